@@ -1,0 +1,366 @@
+"""One conversation: a dialect and a turn machine put together. Frames and events go in, decisions come out.
+
+The only place where frames, dialect, tools and turns meet. An embedded session and the relay use exactly this object,
+and so may a host that owns its socket: feed it what arrives, perform the commands it returns, in order.
+
+* A frame that passes through is passed on as the very same object; only frames that we author are encoded.
+* A call is ours if its tool is one that we added to the list the provider last accepted, or that it has not answered
+  yet. Calls of the application's own tools are its business. Calls that the provider runs by itself are neither run nor
+  answered. A name on nobody's list is run, too, so that somebody answers it.
+* The application's setup message gets our tools added, equal in value everywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import orjson
+
+from .dialect import Delivery, Dialect, Message
+from .events import (
+    AgentAudio,
+    ClientEvent,
+    Command,
+    Fact,
+    Failure,
+    FollowUp,
+    Forward,
+    Frame,
+    Ignored,
+    LocalEvent,
+    Malformed,
+    Passed,
+    ProviderFailed,
+    ReplyDone,
+    ReplyRequest,
+    ReplyRequested,
+    ReplyStarted,
+    Send,
+    ServerEvent,
+    SessionEnded,
+    SessionReady,
+    Setup,
+    SetupAccepted,
+    SetupLeftAlone,
+    SpeechStarted,
+    SpeechStopped,
+    Timer,
+    ToolCalled,
+    ToolFinished,
+    ToolResults,
+    ToolSpec,
+    Transcript,
+    TurnOutput,
+)
+from .turn import TurnMachine
+
+__all__ = ["Conversation", "Step"]
+
+Event = ServerEvent | ClientEvent | LocalEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one frame or event came to."""
+
+    events: tuple[Event, ...] = ()
+    """What happened, in order, audio and words included; repeats of an event are left out."""
+    outputs: tuple[TurnOutput, ...] = ()
+    """What was decided about calls, in order."""
+    commands: tuple[Command, ...] = ()
+    """What to do, in order."""
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What is worth remembering: all but audio and words."""
+        return (*(e for e in self.events if not isinstance(e, AgentAudio | Transcript)), *self.outputs)
+
+
+# A repeat of one of these is news to nobody.
+_EDGES = (ReplyStarted, ReplyDone, SpeechStarted, SpeechStopped)
+_MEDIA = (AgentAudio, Transcript)
+# Calls whose owner is remembered to recognise an application's answer to one of ours.
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """The tools in one setup message: ours that were added to it, and the names of the application's own."""
+
+    ours: Mapping[str, ToolSpec] = field(default_factory=dict)
+    theirs: frozenset[str] = frozenset()
+    wanted: tuple[ToolSpec, ...] = ()
+    """All of ours, as they were when it was sent."""
+
+
+class Conversation:
+    """The state of one conversation.
+
+    `tools` are ours. `show_calls`: let the application see calls of our tools, too. `delivery` overrides the dialect's.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        tools: Sequence[ToolSpec] = (),
+        *,
+        show_calls: bool = False,
+        delivery: Delivery | None = None,
+    ) -> None:
+        self.machine = TurnMachine(delivery or dialect.delivery)
+        self._dialect = dialect
+        self._wanted = tuple(tools)
+        self._show_calls = show_calls
+        self._setup: Message | None = None
+        self._accepted = _Lists(wanted=self._wanted)
+        self._unanswered: list[_Lists] = []
+        self._remote: frozenset[str] = frozenset()
+        self._our_calls: dict[str, None] = {}
+
+    # ------------------------------------------------------------------------------------------ what goes in
+
+    def from_provider(self, frame: Frame) -> Step:
+        """A frame of the provider."""
+        message = _parse(frame)
+        if message is None:
+            return Step((Malformed("the frame is no JSON object"),), (), (Forward(frame),))
+        events: list[Event] = []
+        outputs: list[TurnOutput] = []
+        hidden = False
+        for event in self._dialect.decode_server(message):
+            match event:
+                case AgentAudio():
+                    return Step((event,), (), (Forward(frame),))
+                case ToolCalled():
+                    hidden = self._tool_called(event, events, outputs)
+                    continue
+                case SetupAccepted():
+                    self._setup_accepted(event)
+                case SessionReady():
+                    self._ready()
+                case ProviderFailed(kind=Failure.SETUP):
+                    self._setup_refused()
+                case _:
+                    self._turn(event, events, outputs)
+                    continue
+            events.append(event)
+        commands = self._commands(outputs)
+        if not hidden or self._show_calls:
+            commands = (Forward(frame), *commands)
+        return Step(tuple(events), tuple(outputs), commands)
+
+    def from_app(self, frame: Frame) -> Step:
+        """A frame of the application."""
+        message = _parse(frame)
+        if message is None:
+            return Step((), (), (Send((frame,)),))
+        events: list[Event] = []
+        outputs: list[TurnOutput] = []
+        frames: tuple[Frame, ...] = (frame,)
+        for event in self._dialect.decode_client(message):
+            match event:
+                case Setup():
+                    frames = (self._setup_sent(event, frame, events),)
+                case ToolResults(results) if all(r.call_id in self._our_calls for r in results):
+                    # One call, one answer: ours.
+                    frames = ()
+                    events.extend(Passed(Ignored.APPLICATION_ANSWER, r.call_id) for r in results)
+                    continue
+                case ToolResults() | ReplyRequest():
+                    if isinstance(event, ReplyRequest) or self.machine.delivery.asks:
+                        self._turn(ReplyRequested(), events, outputs)
+            events.append(event)
+        sends = (Send(frames),) if frames else ()
+        return Step(tuple(events), tuple(outputs), (*sends, *self._commands(outputs)))
+
+    def from_here(self, event: LocalEvent) -> Step:
+        """Something that happened on our side: a tool ended, a timer ran out, results have been sent, the link."""
+        events: list[Event] = []
+        outputs: list[TurnOutput] = []
+        if isinstance(event, ToolFinished) and self.machine.find(event.key) is None:
+            events.append(Passed(Ignored.LATE_RESULT, event.key.call_id))
+        self._turn(event, events, outputs)
+        return Step(tuple(events), tuple(outputs), self._commands(outputs))
+
+    def end(self, reason: str) -> Step:
+        """The session is over: everything owed is discarded, and nothing is sent any more."""
+        return self.from_here(SessionEnded(reason))
+
+    def replace_tools(self, tools: Sequence[ToolSpec]) -> Step:
+        """From now on our tools are these: tell the provider, where it can be told in a running session."""
+        self._wanted = tuple(tools)
+        message = self._setup and self._dialect.replace_tools(self._setup, tools)
+        if not message:
+            return Step()
+        events: list[Event] = []
+        self._listed(message, events)
+        return Step(tuple(events), (), (Send((_encode(message),)),))
+
+    # ------------------------------------------------------------------------------------------ what can be asked
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """Names of our tools in the list the provider last accepted."""
+        return frozenset(self._accepted.ours)
+
+    @property
+    def setup_pending(self) -> bool:
+        """Is there a setup message that the provider has not answered?"""
+        return bool(self._unanswered)
+
+    def timers(self) -> frozenset[Timer]:
+        """What the owner of this conversation should be waiting for; the passing of time comes back as that event."""
+        return self.machine.timers()
+
+    # ------------------------------------------------------------------------------------------ the turn
+
+    def _turn(self, event: ServerEvent | LocalEvent, events: list[Event], outputs: list[TurnOutput]) -> None:
+        before = self.machine
+        self.machine, decided = before.handle(event)
+        outputs.extend(decided)
+        if isinstance(event, _EDGES) and self.machine is before:
+            events.append(Passed(Ignored.REPEATED_EVENT))
+        else:
+            events.append(event)
+
+    def _tool_called(self, event: ToolCalled, events: list[Event], outputs: list[TurnOutput]) -> bool:
+        """Run it, if it is ours to answer. True if it is also ours to hide."""
+        name, call_id = event.call.name, event.call.call_id
+        in_force = (self._accepted, *self._unanswered)
+        spec = next((lists.ours[name] for lists in in_force if name in lists.ours), None)
+        if spec is None and (name in self._remote or any(name in lists.theirs for lists in in_force)):
+            events.append(event)
+            return False
+        if spec is not None:
+            event = replace(event, start=spec.start, deliver=spec.deliver, hold=spec.hold)
+        before = self.machine
+        self.machine, decided = before.handle(event)
+        outputs.extend(decided)
+        if self.machine is before:
+            known = next((o.call for o in before.owed if o.key.call_id == call_id), event.call)
+            why = Ignored.REPEATED_CALL if known == event.call else Ignored.CALL_CHANGED
+            events.append(Passed(why, call_id))
+            return True
+        self._our_calls[call_id] = None
+        if len(self._our_calls) > _REMEMBERED:
+            del self._our_calls[next(iter(self._our_calls))]
+        events.append(event)
+        return True
+
+    def _commands(self, outputs: Sequence[TurnOutput]) -> tuple[Command, ...]:
+        if not outputs:
+            return ()
+        return tuple(self._command(output) for output in outputs)
+
+    def _command(self, output: TurnOutput) -> Command:
+        match output:
+            case ToolResults(keys=keys):
+                return Send(self._encoded(output), keys)
+            case FollowUp() | ReplyRequest():
+                return Send(self._encoded(output))
+            case _:
+                return output
+
+    def _encoded(self, event: ClientEvent) -> tuple[Frame, ...]:
+        return tuple(map(_encode, self._dialect.encode_client(event)))
+
+    # ------------------------------------------------------------------------------------------ lists of tools
+
+    def _setup_sent(self, event: Setup, frame: Frame, events: list[Event]) -> Frame:
+        """The application configures the session: our tools go with what it lists."""
+        first = self._setup is None
+        if event.stored_agent:
+            events.append(SetupLeftAlone("it names an agent stored at the provider"))
+            return frame
+        if event.tools is None and not first:
+            return frame
+        try:
+            message = _read_exactly(frame)
+        except ValueError as fault:
+            events.append(SetupLeftAlone(str(fault)))
+            return frame
+        self._setup = message
+        added = self._dialect.add_tools(message, self._wanted)
+        self._listed(added, events=[])
+        return frame if added is message else _encode_exactly(added)
+
+    def _listed(self, message: Message, events: list[Event]) -> None:
+        """Remember who owns which name in this list, until the provider answers."""
+        own = self._names(self._setup or {})
+        for setup in self._dialect.decode_client(message):
+            events.append(setup)
+            if isinstance(setup, Setup):
+                listed = frozenset(setup.tools or ()) - own
+                ours = {spec.name: spec for spec in self._wanted if spec.name in listed}
+                self._unanswered.append(_Lists(ours, own, self._wanted))
+
+    def _names(self, message: Message) -> frozenset[str]:
+        setups = (event for event in self._dialect.decode_client(message) if isinstance(event, Setup))
+        return frozenset(name for setup in setups for name in setup.tools or ())
+
+    def _setup_accepted(self, event: SetupAccepted) -> None:
+        self._remote = frozenset(event.remote)
+        if self._unanswered:
+            self._accepted = self._unanswered.pop(0)
+        if event.tools is not None:
+            ours = {name: spec for name, spec in self._accepted.ours.items() if name in event.tools}
+            self._accepted = replace(self._accepted, ours=ours)
+
+    def _setup_refused(self) -> None:
+        """The list before it stays in force."""
+        if self._unanswered:
+            self._unanswered.pop(0)
+            if not self._unanswered:
+                self._wanted = self._accepted.wanted
+
+    def _ready(self) -> None:
+        """A provider that acknowledges no setup has accepted it when it is ready."""
+        if self._unanswered:
+            self._accepted = self._unanswered[-1]
+            self._unanswered.clear()
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+
+def _parse(frame: Frame) -> dict[str, Any] | None:
+    try:
+        message = orjson.loads(frame)
+    except orjson.JSONDecodeError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _encode(message: Message) -> str:
+    return orjson.dumps(message).decode()
+
+
+def _encode_exactly(message: Message) -> str:
+    # Numbers beyond 64 bits are the application's right; only the standard library writes them as they were.
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read_exactly(frame: Frame) -> dict[str, Any]:
+    """A message that is to be sent on with changes: raises `ValueError` for what would not survive that."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) != len(items):
+            raise ValueError("it has the same key twice")
+        return found
+
+    def constant(name: str) -> NoReturn:
+        raise ValueError(f"it holds {name}, which is not JSON")
+
+    def number(text: str) -> float:
+        value = float(text)
+        if math.isinf(value):
+            raise ValueError("it holds a number that is out of range")
+        return value
+
+    message: dict[str, Any] = json.loads(frame, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
+    return message
