@@ -31,6 +31,8 @@ class Cases:
     """Events, and the messages that say them."""
     setups: Mapping[str, tuple[Message, Sequence[ToolSpec], Message]]
     """Setup messages, our tools, and the setup with them."""
+    replacements: Mapping[str, tuple[Message, Sequence[ToolSpec], Message | None]]
+    """Setup messages, our new tools, and the message that replaces the list of tools in the running session."""
     endpoints: Mapping[str, tuple[str, str, Endpoint]]
     """Address of the user, key, and where to connect."""
     audio: tuple[bytes, Frame]

@@ -78,6 +78,14 @@ def test_a_setup_with_our_tools_is(cases: Cases, row: tuple[Message, list[ToolSp
     assert setup == before
 
 
+@rows_of(lambda cases: cases.replacements)
+def test_the_tools_of_a_running_session_are_replaced_by(
+    cases: Cases, row: tuple[Message, list[ToolSpec], Message | None]
+) -> None:
+    setup, tools, expected = row
+    assert cases.dialect.replace_tools(setup, tools) == expected
+
+
 @rows_of(lambda cases: cases.endpoints)
 def test_the_place_to_connect_to_is(cases: Cases, row: tuple[str, str, Endpoint]) -> None:
     url, key, endpoint = row

@@ -10,6 +10,7 @@ from bridge.core.events import (
     AgentAudio,
     CallKey,
     EndSession,
+    Failure,
     FollowUp,
     Malformed,
     ProviderEnded,
@@ -152,15 +153,15 @@ SERVER: Means = {
     "a call without a name": (_call(name=""), (Malformed("tool.call without a name"),)),
     "the session fails": (
         {"type": "session.error", "code": "unauthorized", "message": "no", "param": "p"},
-        (ProviderFailed("unauthorized", "no", True, "p"),),
+        (ProviderFailed("unauthorized", "no", True, "p", Failure.CREDENTIALS),),
     ),
     "the session fails in capitals, by the other name": (
         {"type": "session.error", "error_code": "SESSION_EXPIRED", "message": "over"},
-        (ProviderFailed("session_expired", "over", True),),
+        (ProviderFailed("session_expired", "over", True, "", Failure.RESUME),),
     ),
     "a later update is refused": (
         {"type": "session.error", "code": "immutable_field", "message": "no", "param": "session.greeting"},
-        (ProviderFailed("immutable_field", "no", False, "session.greeting"),),
+        (ProviderFailed("immutable_field", "no", False, "session.greeting", Failure.SETUP),),
     ),
     "an error in the older form": (
         {"type": "error", "code": "internal_error", "message": "oh"},
@@ -353,6 +354,34 @@ SETUPS = {
 
 _BEARER = (("Authorization", "Bearer key"),)
 
+_ENTRY = {"type": "function", "name": "own", "parameters": {"properties": {}}}
+_OURS = {
+    "type": "function",
+    "name": "ours",
+    "description": "",
+    "parameters": {"type": "object", "properties": {}},
+}
+
+REPLACEMENTS = {
+    "nothing but the list is sent, the application's own tools stay": (
+        {"type": "session.update", "session": {"system_prompt": "p", "greeting": "g", "tools": [_ENTRY]}},
+        [ToolSpec("ours")],
+        {"type": "session.update", "session": {"tools": [_ENTRY, _OURS]}},
+    ),
+    "a setup without tools": (
+        {"type": "session.update", "session": {"system_prompt": "p"}},
+        [ToolSpec("ours")],
+        {"type": "session.update", "session": {"tools": [_OURS]}},
+    ),
+    "none of ours are left": (
+        {"type": "session.update", "session": {"tools": "odd"}},
+        [],
+        {"type": "session.update", "session": {"tools": []}},
+    ),
+    "a stored agent": ({"type": "session.update", "session": {"agent_id": "agent_1"}}, [ToolSpec("ours")], None),
+    "no session": ({"type": "session.update"}, [ToolSpec("ours")], None),
+}
+
 ENDPOINTS = {
     "the provider's own address": ("", "key", Endpoint("wss://agents.assemblyai.com/v1/ws", _BEARER)),
     "another address": ("ws://127.0.0.1:1/", "key", Endpoint("ws://127.0.0.1:1/", _BEARER)),
@@ -371,6 +400,7 @@ CASES = Cases(
     client=CLIENT,
     said=SAID,
     setups=SETUPS,
+    replacements=REPLACEMENTS,
     endpoints=ENDPOINTS,
     audio=(b"\0\0\1\0", '{"type":"input.audio","audio":"AAABAA=="}'),
     setup_with=_setup_with,
