@@ -46,7 +46,8 @@ from .errors import (
     TransportError,
 )
 from .host import Bridge, connect
-from .session import AgentEvent, Session, SessionOptions, ToolProgress, ToolSettled, ToolStarted
+from .running import ToolProgress, ToolSettled, ToolStarted
+from .session import AgentEvent, Session, SessionOptions
 from .tools.tool import CallContext, Tool, Toolset
 
 __all__ = [

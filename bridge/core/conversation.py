@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -63,8 +63,7 @@ __all__ = ["Conversation", "Step"]
 Event = ServerEvent | ClientEvent | LocalEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one frame or event came to."""
 
     events: tuple[Event, ...] = ()

@@ -221,18 +221,21 @@ class TurnMachine(NamedTuple):
         """What should be waited for in this state: no result may depend on an event that nobody owes."""
         if self.link is not Link.UP or not (self.owed or self.sayings or self.reply is Reply.ASKED):
             return _NO_TIMERS
-        timers: set[Timer] = set()
+        timers: list[Timer] = []
         if self.reply is Reply.ASKED:
-            timers.add(_ASK_EXPIRED)
-        stages = {owed.stage for owed in self.owed}
+            timers.append(_ASK_EXPIRED)
         blocked = self.reply is Reply.SPEAKING or self.user is not User.QUIET
-        if Stage.WAITING in stages or (blocked and (Stage.READY in stages or self.sayings)):
-            timers.add(_HOLD_EXPIRED)
-        if Stage.STANDS in stages:
-            timers.update(ReplyHeard(owed.turn) for owed in self.owed if owed.stage is Stage.STANDS)
+        stuck = blocked and bool(self.sayings)
+        for owed in self.owed:
+            if owed.stage is Stage.WAITING or (blocked and owed.stage is Stage.READY):
+                stuck = True
+            elif owed.stage is Stage.STANDS:
+                timers.append(ReplyHeard(owed.turn))
+        if stuck:
+            timers.append(_HOLD_EXPIRED)
         if len(self.owed) > 1 and self.delivery.hold and not self.delivery.whole_turn:
-            timers.update(GraceExpired(turn) for turn in _in_grace(self))
-        return frozenset(timers)
+            timers.extend(map(GraceExpired, _in_grace(self)))
+        return frozenset(timers) if timers else _NO_TIMERS
 
 
 _NO_TIMERS: frozenset[Timer] = frozenset()
