@@ -55,8 +55,6 @@ from .core.events import (
 from .core.turn import User
 from .errors import (
     ApplicationTooSlow,
-    AtCapacity,
-    AuthenticationFailed,
     BridgeError,
     ConfigurationRefused,
     ProviderError,
@@ -65,6 +63,7 @@ from .errors import (
 )
 from .outbox import Outbox
 from .queue import EventQueue
+from .refusals import refused
 from .runner import Calls
 from .running import Host, Running, ToolEvent
 from .timers import Timers
@@ -364,7 +363,7 @@ class Session:
         if self._over.is_set():
             return
         self._here(LinkLost())
-        failure = lost if self._refusal is None else _refused(self._refusal)
+        failure = lost if self._refusal is None else refused(self._refusal)
         ending = self._ending is not None and self._refusal is None
         self._stop("the provider closed the connection", None if ending else failure)
 
@@ -431,9 +430,9 @@ class Session:
         if not self._ready.done():
             # Nothing survives an error in the first message; the provider closes next, or hangs.
             self._refusal = event
-            self._stop("refused", _refused(event))
+            self._stop("refused", refused(event))
         elif event.kind is Failure.SETUP and self._acknowledgements:
-            self._acknowledgements.popleft().set_exception(_refused(event))
+            self._acknowledgements.popleft().set_exception(refused(event))
         elif event.fatal:
             self._refusal = event
 
@@ -475,21 +474,6 @@ class Session:
         if not self._conversation.machine.window_open:
             return None
         return max(self._last_life, self._playback.end)
-
-
-_REFUSALS: dict[Failure, tuple[type[ProviderError], str]] = {
-    Failure.CREDENTIALS: (AuthenticationFailed, "the API key was not accepted"),
-    Failure.CAPACITY: (AtCapacity, "the provider has no room now; try again later"),
-    Failure.SETUP: (ConfigurationRefused, "the provider refused a setting"),
-}
-
-
-def _refused(event: ProviderFailed) -> ProviderError:
-    """The exception that says what the provider refused."""
-    said = f"{event.code or 'error'}: {event.text}" if event.text else event.code or "an error without a code"
-    kind, hint = _REFUSALS.get(event.kind, (ProviderError, "the provider failed"))
-    where = f" (at {event.param})" if event.param else ""
-    return kind(f"{hint}{where}: {said}", code=event.code, param=event.param)
 
 
 def _encode(message: Mapping[str, Any]) -> Frame:

@@ -25,11 +25,12 @@ from .events import (
     AgentAudio,
     ClientEvent,
     Command,
+    Discard,
     Fact,
     Failure,
-    FollowUp,
     Forward,
     Frame,
+    Hold,
     Ignored,
     LocalEvent,
     Malformed,
@@ -39,6 +40,7 @@ from .events import (
     ReplyRequest,
     ReplyRequested,
     ReplyStarted,
+    Run,
     Send,
     ServerEvent,
     SessionEnded,
@@ -133,7 +135,7 @@ class Conversation:
         for event in self._dialect.decode_server(message):
             match event:
                 case AgentAudio():
-                    return Step((event,), (), (Forward(frame),))
+                    return Step((event,), (), (Forward(frame),))  # nearly every frame ends here
                 case ToolCalled():
                     hidden = self._tool_called(event, events, outputs)
                     continue
@@ -178,12 +180,11 @@ class Conversation:
 
     def from_here(self, event: LocalEvent) -> Step:
         """Something that happened on our side: a tool ended, a timer ran out, results have been sent, the link."""
-        events: list[Event] = []
-        outputs: list[TurnOutput] = []
-        if isinstance(event, ToolFinished) and self.machine.find(event.key) is None:
-            events.append(Passed(Ignored.LATE_RESULT, event.key.call_id))
-        self._turn(event, events, outputs)
-        return Step(tuple(events), tuple(outputs), self._commands(outputs))
+        before = self.machine
+        self.machine, outputs = before.handle(event)
+        if isinstance(event, ToolFinished) and before.find(event.key) is None:
+            return Step((Passed(Ignored.LATE_RESULT, event.key.call_id), event))
+        return Step((event,), outputs, self._commands(outputs))
 
     def end(self, reason: str) -> Step:
         """The session is over: everything owed is discarded, and nothing is sent any more."""
@@ -235,7 +236,7 @@ class Conversation:
             events.append(event)
             return False
         if spec is not None:
-            event = replace(event, start=spec.start, deliver=spec.deliver, hold=spec.hold)
+            event = ToolCalled(event.call, spec.start, spec.deliver, spec.hold, message=event.message)
         before = self.machine
         self.machine, decided = before.handle(event)
         outputs.extend(decided)
@@ -251,21 +252,15 @@ class Conversation:
         return True
 
     def _commands(self, outputs: Sequence[TurnOutput]) -> tuple[Command, ...]:
-        if not outputs:
-            return ()
-        return tuple(self._command(output) for output in outputs)
+        return tuple([self._command(output) for output in outputs]) if outputs else ()
 
     def _command(self, output: TurnOutput) -> Command:
-        match output:
-            case ToolResults(keys=keys):
-                return Send(self._encoded(output), keys)
-            case FollowUp() | ReplyRequest():
-                return Send(self._encoded(output))
-            case _:
-                return output
+        if isinstance(output, Run | Discard | Hold):
+            return output
+        return Send(self._encoded(output), output.keys if isinstance(output, ToolResults) else ())
 
     def _encoded(self, event: ClientEvent) -> tuple[Frame, ...]:
-        return tuple(map(_encode, self._dialect.encode_client(event)))
+        return tuple([_encode(message) for message in self._dialect.encode_client(event)])
 
     # ------------------------------------------------------------------------------------------ lists of tools
 

@@ -7,7 +7,7 @@ state. Decoding is total: whatever arrives, it yields events (`Malformed` for a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,6 +127,7 @@ class Agent(Protocol):
         """The message that configures the session, without our tools."""
         ...
 
-    def update_message(self, **changes: Any) -> Message:
-        """The message that changes settings of a running session; raises `ConfigError` for what cannot change."""
+    @property
+    def update_message(self) -> Callable[..., Message]:
+        """Makes the message that changes settings of a running session; raises `ConfigError` for what cannot."""
         ...
