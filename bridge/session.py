@@ -29,7 +29,6 @@ from .core.events import (
     Discard,
     EndSession,
     Failure,
-    FollowUp,
     Frame,
     FromProvider,
     GraceExpired,
@@ -39,8 +38,9 @@ from .core.events import (
     Malformed,
     ProviderEnded,
     ProviderFailed,
+    ReplyDone,
     ReplyHeard,
-    ReplyRequest,
+    ReplyStarted,
     Run,
     SayAsked,
     Send,
@@ -49,13 +49,14 @@ from .core.events import (
     SessionReady,
     SetupAccepted,
     SpeechStarted,
+    SpeechStopped,
     Timer,
-    ToolResults,
+    ToolCalled,
+    Transcript,
 )
 from .core.turn import User
 from .errors import (
     ApplicationTooSlow,
-    BridgeError,
     ConfigurationRefused,
     ProviderError,
     SessionClosed,
@@ -100,6 +101,7 @@ class SessionOptions:
 
 
 _MALFORMED_LOGGED = 10
+_SIGNS_OF_LIFE = (AgentAudio, Transcript, ToolCalled, ReplyStarted, ReplyDone, SpeechStarted, SpeechStopped)
 
 
 class Session:
@@ -157,7 +159,7 @@ class Session:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
         self._settled = asyncio.Event()
-        self._failure: BridgeError | None = None
+        self._failure: Exception | None = None
         self._refusal: ProviderFailed | None = None
         self._closing = False
         self._ending: asyncio.Task[None] | None = None
@@ -216,7 +218,7 @@ class Session:
                     self._settled.clear()
                     await self._settled.wait()
 
-    def _stop(self, reason: str, failure: BridgeError | None) -> None:
+    def _stop(self, reason: str, failure: Exception | None) -> None:
         """The session is over, well or not: nothing is sent any more, and the host's iteration ends."""
         if self._conversation.machine.link.value != "ended":
             logger.log(
@@ -240,7 +242,7 @@ class Session:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         """Release everything, whatever happened before."""
-        if not self._over.is_set():
+        if self._ending is None and not self._over.is_set():
             # Left by an exception: nothing is waited for, but the provider must not go on billing.
             self._outbox.put(tuple(map(_encode, self._agent.dialect.encode_client(EndSession()))))
             with anyio.move_on_after(self._options.end_timeout):
@@ -358,6 +360,10 @@ class Session:
                 self._perform(self._conversation.from_provider(await self._transport.receive()))
         except TransportError as lost:
             self._link_lost(lost)
+        except Exception as fault:
+            # Ours, or an observer's. Reading has stopped, so nothing can be right any more.
+            logger.exception("session %s: a fault of its own", self.id)
+            self._stop("a fault of its own", fault)
 
     def _link_lost(self, lost: TransportError) -> None:
         if self._over.is_set():
@@ -380,32 +386,35 @@ class Session:
         for observer in self._observers:
             observer(self, step)
         for event in step.events:
-            match event:
-                case FromProvider():
-                    self._hear(event)
-                case Sent(keys):
-                    for key in keys:
-                        self._running.settled(key, "sent")
+            if isinstance(event, FromProvider):
+                self._hear(event)
+            elif isinstance(event, Sent):
+                for key in event.keys:
+                    self._running.settled(key, "sent")
+        if self._over.is_set():
+            return
+        asked = False
         for command in step.commands:
-            match command:
-                case Send(frames, keys):
-                    self._outbox.put(frames, keys)
-                case Run():
-                    self._running.start(command, self._tools.get(command.call.name), self._conversation.tools)
-                case Discard(key, reason):
-                    self._running.discard(key, reason.value)
+            if isinstance(command, Send):
+                asked = True
+                self._outbox.put(command.frames, command.keys)
+            elif isinstance(command, Run):
+                self._running.start(command, self._tools.get(command.call.name), self._conversation.tools)
+            elif isinstance(command, Discard):
+                self._running.discard(command.key, command.reason.value)
         if self._conversation.machine is not self._machine:
             self._machine = self._conversation.machine
-            self._turn_changed(step)
+            self._turn_changed(asked)
 
     def _hear(self, event: ServerEvent) -> None:
         """Something the provider said."""
         now = self._loop.time()
-        self._last_life = now
+        if isinstance(event, _SIGNS_OF_LIFE):
+            self._last_life = now
         match event:
             case AgentAudio(data):
                 self._playback.add(len(data), now)
-            case SpeechStarted():
+            case ReplyDone(interrupted=True):
                 self._playback.flush()
             case SessionReady(session_id):
                 self.provider_session_id = session_id
@@ -426,7 +435,8 @@ class Session:
         self._deliver(event)
 
     def _provider_failed(self, event: ProviderFailed) -> None:
-        logger.warning("session %s: the provider reports %s: %s", self.id, event.code or "an error", event.text)
+        said = event.code or "an error"
+        logger.warning("session %s: the provider reports %s %s: %.200s", self.id, said, event.param, event.text)
         if not self._ready.done():
             # Nothing survives an error in the first message; the provider closes next, or hangs.
             self._refusal = event
@@ -444,8 +454,8 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- time
 
-    def _turn_changed(self, step: Step) -> None:
-        if any(isinstance(output, ToolResults | FollowUp | ReplyRequest) for output in step.outputs):
+    def _turn_changed(self, asked: bool) -> None:
+        if asked:
             self._timers.stop(AskExpired())  # every ask has its full time
         self._timers.keep(self._machine.timers())
         if not self._machine.owed:
