@@ -40,7 +40,7 @@ class AudioMeter:
         # A burst is too fast before its window has passed.
         if self._sum > _TOO_FAST * _WINDOW * self._bytes_per_second:
             self._judged = True
-            return self._too_fast(self._sum / max(elapsed, 0.001))
+            return self._judge(self._sum / max(elapsed, 0.001))
         return None
 
     def _judge(self, pace: float) -> str | None:

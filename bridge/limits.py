@@ -1,4 +1,4 @@
-"""What bounds the calls of a process: places, threads for plain functions, a breaker for a model that repeats itself."""
+"""What bounds the calls of a process: places, threads for plain functions, a breaker against endless repetition."""
 
 from __future__ import annotations
 

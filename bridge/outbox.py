@@ -56,10 +56,9 @@ class Outbox:
         try:
             while True:
                 while self._queue:
-                    frames, keys = self._queue[0]
+                    frames, keys = self._queue.popleft()
                     for frame in frames:
                         await self._transport.send(frame)
-                    self._queue.popleft()
                     if keys:
                         self._sent(keys)
                     if len(self._queue) < _ROOM:

@@ -47,6 +47,7 @@ from .core.events import (
     Sent,
     ServerEvent,
     SessionReady,
+    Setup,
     SetupAccepted,
     SpeechStarted,
     SpeechStopped,
@@ -104,6 +105,14 @@ _MALFORMED_LOGGED = 10
 _SIGNS_OF_LIFE = (AgentAudio, Transcript, ToolCalled, ReplyStarted, ReplyDone, SpeechStarted, SpeechStopped)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
+    """A change that the provider has not answered yet; `tools` come into force in the moment of its answer."""
+
+    answer: asyncio.Future[SetupAccepted]
+    tools: Mapping[str, Tool] | None
+
+
 class Session:
     """Iterate over it for what happens; call its methods to speak, to change it, to end it.
 
@@ -139,7 +148,7 @@ class Session:
         self._meter = AudioMeter(*agent.input_rate)
         self._sample_width = agent.input_rate[0]
         self._playback = PlaybackClock(*agent.output_rate)
-        self._acknowledgements: deque[asyncio.Future[SetupAccepted]] = deque()
+        self._changes: deque[_Change] = deque()
         self._malformed = 0
 
     # ------------------------------------------------------------------------------------------- life
@@ -208,7 +217,7 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.end_timeout):
                     await self._over.wait()
-        self._stop(reason, None)
+        self._stop(reason, self._failure)
 
     async def _owed_settled(self) -> None:
         """Wait, within bounds, until every call has its answer: a close must not race a result."""
@@ -230,14 +239,15 @@ class Session:
         self._failure = self._failure or failure
         self._closing = True
         self._perform(self._conversation.end(reason or str(failure)))
+        self._outbox.close()
         self._over.set()
         self._settled.set()
         gone = failure or SessionClosed("the session has ended")
-        waiting: list[asyncio.Future[Any]] = [self._ready, *self._acknowledgements]
+        waiting: list[asyncio.Future[Any]] = [self._ready, *(change.answer for change in self._changes)]
         for future in waiting:
             if not future.done():
                 future.set_exception(gone)
-                future.exception()  # somebody may wait for it, nobody has to
+                future.exception()
         self._events.close()
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -295,7 +305,10 @@ class Session:
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send a message of the provider's own protocol, for what this class has no method for."""
         await self._outbox.room()
-        self._perform(self._conversation.from_app(_encode(message)))
+        step = self._conversation.from_app(_encode(message))
+        if any(isinstance(event, Setup) for event in step.events):
+            self._expect_answer(None)
+        self._perform(step)
 
     def say(self, instructions: str) -> None:
         """Ask the agent to speak about this, as soon as that talks over nobody. Does not wait."""
@@ -317,25 +330,27 @@ class Session:
         step = self._conversation.replace_tools(tuple(tool.spec for tool in tools.values()))
         if not step.commands:
             raise ConfigurationRefused("the tools of this agent are configured at the provider and cannot be replaced")
-        accepted = await self._acknowledged(step)
-        self._tools = dict(tools)
+        accepted = await self._acknowledged(step, dict(tools))
         missing = tools.keys() - set(tools if accepted.tools is None else accepted.tools)
         if missing:
             raise ConfigurationRefused(f"the provider did not take these tools: {', '.join(sorted(missing))}")
 
-    async def _acknowledged(self, step: Step) -> SetupAccepted:
-        waiting: asyncio.Future[SetupAccepted] = self._loop.create_future()
-        self._acknowledgements.append(waiting)
+    async def _acknowledged(self, step: Step, tools: Mapping[str, Tool] | None = None) -> SetupAccepted:
+        answer = self._expect_answer(tools)
         self._perform(step)
         try:
             async with asyncio.timeout(self._options.update_timeout):
-                return await waiting
+                return await asyncio.shield(answer)
         except TimeoutError:
             limit = f"{self._options.update_timeout:g} s"
             raise ProviderError(f"the provider did not acknowledge the change within {limit}") from None
-        finally:
-            with suppress(ValueError):
-                self._acknowledgements.remove(waiting)
+
+    def _expect_answer(self, tools: Mapping[str, Tool] | None) -> asyncio.Future[SetupAccepted]:
+        """The provider answers changes in their order, so that one stays in line even if nobody waits for it."""
+        change = _Change(self._loop.create_future(), tools)
+        change.answer.add_done_callback(lambda answer: answer.exception())  # somebody may ask for it, nobody has to
+        self._changes.append(change)
+        return change.answer
 
     def _host(self) -> Host:
         return Host(
@@ -361,7 +376,6 @@ class Session:
         except TransportError as lost:
             self._link_lost(lost)
         except Exception as fault:
-            # Ours, or an observer's. Reading has stopped, so nothing can be right any more.
             logger.exception("session %s: a fault of its own", self.id)
             self._stop("a fault of its own", fault)
 
@@ -383,8 +397,7 @@ class Session:
         self._here(Sent(keys))
 
     def _perform(self, step: Step) -> None:
-        for observer in self._observers:
-            observer(self, step)
+        self._observe(step)
         for event in step.events:
             if isinstance(event, FromProvider):
                 self._hear(event)
@@ -406,6 +419,15 @@ class Session:
             self._machine = self._conversation.machine
             self._turn_changed(asked)
 
+    def _observe(self, step: Step) -> None:
+        for observer in self._observers:
+            try:
+                observer(self, step)
+            except Exception:
+                # Whoever only watches must not cost a caller the line.
+                logger.exception("session %s: an observer failed and is left out from now on", self.id)
+                self._observers = tuple(each for each in self._observers if each is not observer)
+
     def _hear(self, event: ServerEvent) -> None:
         """Something the provider said."""
         now = self._loop.time()
@@ -420,8 +442,10 @@ class Session:
                 self.provider_session_id = session_id
                 if not self._ready.done():
                     self._ready.set_result(None)
-            case SetupAccepted() if self._acknowledgements:
-                self._acknowledgements.popleft().set_result(event)
+            case SetupAccepted() if self._changes:
+                change = self._changes.popleft()
+                self._tools = self._tools if change.tools is None else change.tools
+                change.answer.set_result(event)
             case ProviderFailed():
                 self._provider_failed(event)
             case ProviderEnded():
@@ -441,8 +465,8 @@ class Session:
             # Nothing survives an error in the first message; the provider closes next, or hangs.
             self._refusal = event
             self._stop("refused", refused(event))
-        elif event.kind is Failure.SETUP and self._acknowledgements:
-            self._acknowledgements.popleft().set_exception(refused(event))
+        elif event.kind is Failure.SETUP and self._changes:
+            self._changes.popleft().answer.set_exception(refused(event))
         elif event.fatal:
             self._refusal = event
 
@@ -450,7 +474,9 @@ class Session:
         """To the host, which must not keep the reader waiting."""
         if not self._events.put(event):
             many = self._options.max_events
-            self._stop("", ApplicationTooSlow(f"{many} events were not taken: iterate over the session, or run() it"))
+            self._failure = ApplicationTooSlow(f"{many} events were not taken: iterate over the session, or run() it")
+            self._events.close()
+            self._end_soon("")
 
     # ------------------------------------------------------------------------------------------- time
 

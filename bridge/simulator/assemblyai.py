@@ -34,6 +34,9 @@ from bridge.simulator.wire import Link
 __all__ = ["Simulator"]
 
 _KEPT: Final = 1000
+_CLOSE_TIMEOUT: Final = 1
+_GOODBYE: Final = 0.3
+"""Seconds for the close handshakes when it is left; some of its connections are told to let them hang."""
 _MAX_FRAME: Final = 4 * 1024 * 1024
 
 
@@ -61,6 +64,7 @@ class Simulator:
         self,
         scenario: Scenario | Rules | None = None,
         *,
+        host: str = "127.0.0.1",
         port: int = 0,
         pace: float = 1.0,
         api_key: str | None = None,
@@ -71,6 +75,7 @@ class Simulator:
         rules = scenario if isinstance(scenario, Rules) else Rules()
         self._scenario = scenario if isinstance(scenario, Scenario) else Scenario("", "No script.", (), rules=rules)
         self._rules = self._scenario.rules
+        self._host = host
         self._port = port
         self._pace = pace
         self._api_key = api_key
@@ -89,11 +94,11 @@ class Simulator:
         try:
             self._server = await serve(
                 self._serve,
-                "127.0.0.1",
+                self._host,
                 self._port,
                 compression=None,
                 ping_interval=None,
-                close_timeout=1,
+                close_timeout=_CLOSE_TIMEOUT,
                 max_size=_MAX_FRAME,
             )
         except OSError:
@@ -106,11 +111,14 @@ class Simulator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
         with anyio.CancelScope(shield=True):
+            # First the connections: a session that loses its own still has something to do.
             self._server.close()
-            await self._server.wait_closed()
+            with anyio.move_on_after(_GOODBYE):
+                await self._server.wait_closed()
+            self._stopping.set()
             await self._home
+            await self._server.wait_closed()
 
     async def _house_sessions(self, at_home: anyio.Event) -> None:
         """Own the sessions. It is a task of its own, so that one task may enter the simulator and another leave it."""
@@ -122,7 +130,7 @@ class Simulator:
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return f"ws://127.0.0.1:{self._port}/v1/ws"
+        return f"ws://{self._host}:{self._port}/v1/ws"
 
     @property
     def ledgers(self) -> list[Ledger]:

@@ -1,0 +1,23 @@
+"""`python -m bridge`, and what the installed command runs."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from bridge.cli import cli
+    except ModuleNotFoundError as missing:  # the extra "cli"
+        if missing.name not in ("click", "rich"):
+            raise
+        print("The commands need two more packages: install voice-tool-bridge[cli]", file=sys.stderr)
+        sys.exit(2)
+    cli(prog_name="voice-tool-bridge")
+
+
+if __name__ == "__main__":
+    main()
