@@ -96,6 +96,8 @@ class _Lists:
     theirs: frozenset[str] = frozenset()
     wanted: tuple[ToolSpec, ...] = ()
     """All of ours, as they were when it was sent."""
+    setup: Message | None = None
+    """The application's latest setup message that listed tools."""
 
 
 class Conversation:
@@ -116,7 +118,6 @@ class Conversation:
         self._dialect = dialect
         self._wanted = tuple(tools)
         self._show_calls = show_calls
-        self._setup: Message | None = None
         self._accepted = _Lists(wanted=self._wanted)
         self._unanswered: list[_Lists] = []
         self._remote: frozenset[str] = frozenset()
@@ -131,13 +132,14 @@ class Conversation:
             return Step((Malformed("the frame is no JSON object"),), (), (Forward(frame),))
         events: list[Event] = []
         outputs: list[TurnOutput] = []
-        hidden = False
+        hidden, shown = False, False
         for event in self._dialect.decode_server(message):
             match event:
                 case AgentAudio():
                     return Step((event,), (), (Forward(frame),))  # nearly every frame ends here
                 case ToolCalled():
-                    hidden = self._tool_called(event, events, outputs)
+                    ours = self._tool_called(event, events, outputs)
+                    hidden, shown = hidden or ours, shown or not ours
                     continue
                 case SetupAccepted():
                     self._setup_accepted(event)
@@ -147,16 +149,18 @@ class Conversation:
                     self._setup_refused()
                 case _:
                     self._turn(event, events, outputs)
+                    shown = True
                     continue
             events.append(event)
+            shown = True
         commands = self._commands(outputs)
-        if not hidden or self._show_calls:
+        if shown or not hidden or self._show_calls:
             commands = (Forward(frame), *commands)
         return Step(tuple(events), tuple(outputs), commands)
 
     def from_app(self, frame: Frame) -> Step:
         """A frame of the application."""
-        message = _parse(frame)
+        message = _parse(frame) or _parse_leniently(frame)
         if message is None:
             return Step((), (), (Send((frame,)),))
         events: list[Event] = []
@@ -193,12 +197,12 @@ class Conversation:
     def replace_tools(self, tools: Sequence[ToolSpec]) -> Step:
         """From now on our tools are these: tell the provider, where it can be told in a running session."""
         self._wanted = tuple(tools)
-        message = self._setup and self._dialect.replace_tools(self._setup, tools)
-        if not message:
+        setup = self._latest.setup
+        message = setup and self._dialect.replace_tools(setup, tools)
+        if not setup or not message:
             return Step()
-        events: list[Event] = []
-        self._listed(message, events)
-        return Step(tuple(events), (), (Send((_encode(message),)),))
+        self._listed(message, setup)
+        return Step(tuple(self._dialect.decode_client(message)), (), (Send((_encode_exactly(message),)),))
 
     # ------------------------------------------------------------------------------------------ what can be asked
 
@@ -233,6 +237,7 @@ class Conversation:
         in_force = (self._accepted, *self._unanswered)
         spec = next((lists.ours[name] for lists in in_force if name in lists.ours), None)
         if spec is None and (name in self._remote or any(name in lists.theirs for lists in in_force)):
+            self._our_calls.pop(call_id, None)
             events.append(event)
             return False
         if spec is not None:
@@ -264,33 +269,34 @@ class Conversation:
 
     # ------------------------------------------------------------------------------------------ lists of tools
 
+    @property
+    def _latest(self) -> _Lists:
+        """The lists in the latest setup message, answered or not."""
+        return self._unanswered[-1] if self._unanswered else self._accepted
+
     def _setup_sent(self, event: Setup, frame: Frame, events: list[Event]) -> Frame:
         """The application configures the session: our tools go with what it lists."""
-        first = self._setup is None
-        if event.stored_agent:
-            events.append(SetupLeftAlone("it names an agent stored at the provider"))
-            return frame
-        if event.tools is None and not first:
+        if event.tools is None and not event.stored_agent and self._latest.setup is not None:
+            self._unanswered.append(self._latest)  # it will be answered, too
             return frame
         try:
             message = _read_exactly(frame)
-        except ValueError as fault:
+            if event.stored_agent:
+                raise ValueError("it names an agent stored at the provider")
+        except (ValueError, RecursionError) as fault:
             events.append(SetupLeftAlone(str(fault)))
+            self._unanswered.append(_Lists({}, frozenset(event.tools or ()), self._wanted))
             return frame
-        self._setup = message
         added = self._dialect.add_tools(message, self._wanted)
-        self._listed(added, events=[])
+        self._listed(added, message)
         return frame if added is message else _encode_exactly(added)
 
-    def _listed(self, message: Message, events: list[Event]) -> None:
-        """Remember who owns which name in this list, until the provider answers."""
-        own = self._names(self._setup or {})
-        for setup in self._dialect.decode_client(message):
-            events.append(setup)
-            if isinstance(setup, Setup):
-                listed = frozenset(setup.tools or ()) - own
-                ours = {spec.name: spec for spec in self._wanted if spec.name in listed}
-                self._unanswered.append(_Lists(ours, own, self._wanted))
+    def _listed(self, message: Message, setup: Message) -> None:
+        """Remember who owns which name in this message, until the provider answers. `setup` is the application's."""
+        own = self._names(setup)
+        listed = self._names(message) - own
+        ours = {spec.name: spec for spec in self._wanted if spec.name in listed}
+        self._unanswered.append(_Lists(ours, own, self._wanted, setup))
 
     def _names(self, message: Message) -> frozenset[str]:
         setups = (event for event in self._dialect.decode_client(message) if isinstance(event, Setup))
@@ -301,8 +307,10 @@ class Conversation:
         if self._unanswered:
             self._accepted = self._unanswered.pop(0)
         if event.tools is not None:
-            ours = {name: spec for name, spec in self._accepted.ours.items() if name in event.tools}
-            self._accepted = replace(self._accepted, ours=ours)
+            lists = self._accepted
+            ours = {name: spec for name, spec in lists.ours.items() if name in event.tools}
+            theirs = frozenset(event.tools) - lists.ours.keys()
+            self._accepted = replace(lists, ours=ours, theirs=theirs)
 
     def _setup_refused(self) -> None:
         """The list before it stays in force."""
@@ -325,6 +333,15 @@ def _parse(frame: Frame) -> dict[str, Any] | None:
     try:
         message = orjson.loads(frame)
     except orjson.JSONDecodeError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _parse_leniently(frame: Frame) -> dict[str, Any] | None:
+    """NaN and numbers beyond all bounds are no JSON, but it can be told what they stand in."""
+    try:
+        message = json.loads(frame)
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 

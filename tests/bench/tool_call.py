@@ -18,6 +18,7 @@ import logging
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Literal
 
 from bridge import AssemblyAI, SessionOptions, Toolset, connect
@@ -141,15 +142,11 @@ async def ours(provider: Provider) -> float:
     session._running._calls._breaker.count = lambda *_: None  # type: ignore[method-assign]
     transport.begin.set()
     began = time.process_time()
-    try:
+    with suppress(TransportError):
         await session.run()
-    except TransportError:
-        pass
     took = time.process_time() - began
-    try:
+    with suppress(TransportError):
         await bridge.__aexit__(None, None, None)
-    except TransportError:
-        pass
     return took
 
 

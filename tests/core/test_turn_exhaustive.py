@@ -1,0 +1,131 @@
+"""Every reachable state of the turn machine in small worlds, and the invariants in each of them.
+
+The number of states of each world is kept as a lower bound, so that a walk that has lost its way is noticed.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from bridge.core.dialect import Delivery
+
+from .walk import (
+    BETWEEN,
+    CAREFUL,
+    CAREFUL_EAGER,
+    CAREFUL_SILENT,
+    EAGER,
+    HELD,
+    PLAIN,
+    SILENT,
+    Choice,
+    World,
+    walk,
+)
+
+ALL = (PLAIN, CAREFUL, HELD, EAGER, SILENT, CAREFUL_SILENT, BETWEEN, CAREFUL_EAGER)
+FEW = (PLAIN, CAREFUL, HELD)
+MAIN = Delivery()
+QUIET = Delivery(void=False)
+UNASKED = Delivery(asks=False)
+AT_ONCE = Delivery(hold=False)
+
+
+def _named(switches: tuple[bool, ...]) -> str:
+    names = ("hold", "whole_turn", "asks", "void")
+    return " ".join(name if on else "-" for name, on in zip(names, switches, strict=True))
+
+
+DELIVERIES = {_named(switches): Delivery(*switches) for switches in product((True, False), repeat=4)}
+every_delivery = pytest.mark.parametrize("delivery", DELIVERIES.values(), ids=DELIVERIES.keys())
+
+# Each with the least number of states it must have. The longest come first, so that they can run side by side.
+WORLDS: dict[str, tuple[World, int]] = {
+    "two calls, every choice": (World(MAIN, 2, ALL), 10_900),
+    "two calls that may be cancelled": (World(MAIN, 2, (PLAIN, CAREFUL, EAGER), cancelling=True), 2_700),
+    "two calls, replies without ids": (World(MAIN, 2, (PLAIN, CAREFUL), reply_ids=False), 1_350),
+    "one call that may be cancelled": (World(MAIN, 1, ALL, cancelling=True), 300),
+    "one call, words": (World(MAIN, 1, ALL, words=True), 620),
+    "one call, a link that drops": (World(MAIN, 1, ALL, link=True), 4_800),
+    "one call, a link that drops, nothing void": (World(QUIET, 1, (*FEW, EAGER, SILENT), link=True), 3_900),
+    "one call, two things to say": (World(MAIN, 1, (*FEW, EAGER), asking=True, sayings=2), 4_000),
+    "one call, two things to say, nothing void": (World(QUIET, 1, (PLAIN, CAREFUL), asking=True, sayings=2), 2_800),
+    "one call, two things to say, nothing held": (World(AT_ONCE, 1, (PLAIN, CAREFUL), asking=True, sayings=2), 2_100),
+}
+
+# What is left to say waits for an event that nobody owes: strict, so that the machine that is mended is noticed.
+TALKATIVE_WORLDS = {
+    "one call, two things to say, nothing asks": (World(UNASKED, 1, (PLAIN, CAREFUL), asking=True, sayings=2), 1_000),
+    "a link that drops, something to say, nothing void": (World(QUIET, 1, (PLAIN,), link=True, asking=True), 16_000),
+}
+
+LONG_WORLDS: dict[str, tuple[World, int]] = {
+    "three calls": (World(MAIN, 3, FEW), 25_000),
+    "two calls, a link that drops": (World(MAIN, 2, (PLAIN,), link=True), 75_000),
+    "two calls, two things to say": (World(MAIN, 2, (PLAIN, CAREFUL), asking=True, sayings=2), 20_000),
+    "two calls, every choice, cancelled": (World(MAIN, 2, ALL, cancelling=True), 11_000),
+    "two calls, words": (World(MAIN, 2, FEW, words=True), 2_700),
+    "one call, every choice, a link that drops, something to say": (
+        World(MAIN, 1, ALL, link=True, asking=True),
+        60_000,
+    ),
+}
+
+
+pytestmark = pytest.mark.timeout(300)  # a walk under coverage takes four times as long
+
+
+def _walked(world: World, at_least: int) -> None:
+    report = walk(world)
+    print(f"{report.states} states, {report.transitions} transitions")
+    assert report.states > at_least
+
+
+@pytest.mark.parametrize(("world", "at_least"), WORLDS.values(), ids=WORLDS.keys())
+def test_the_invariants_hold_in_every_state(world: World, at_least: int) -> None:
+    _walked(world, at_least)
+
+
+@pytest.mark.parametrize(("world", "at_least"), TALKATIVE_WORLDS.values(), ids=TALKATIVE_WORLDS.keys())
+def test_nothing_that_is_to_be_said_is_left_behind(world: World, at_least: int) -> None:
+    _walked(world, at_least)
+
+
+@pytest.mark.parametrize("choices", [(PLAIN,), (HELD,), (BETWEEN,)], ids=["plain", "held", "between"])
+def test_nothing_waits_that_may_go(choices: tuple[Choice, ...]) -> None:
+    _walked(World(MAIN, 2, choices, prompt=True), 140)
+
+
+@every_delivery
+def test_the_invariants_hold_for_every_delivery_with_one_call(delivery: Delivery) -> None:
+    _walked(World(delivery, 1, ALL), 230)
+
+
+@every_delivery
+def test_the_invariants_hold_for_every_delivery_with_two_calls(delivery: Delivery) -> None:
+    _walked(World(delivery, 2, (PLAIN,)), 300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("world", "at_least"), LONG_WORLDS.values(), ids=LONG_WORLDS.keys())
+def test_the_invariants_hold_in_every_state_of_a_large_world(world: World, at_least: int) -> None:
+    _walked(world, at_least)
+
+
+@pytest.mark.slow
+@every_delivery
+def test_the_invariants_hold_for_every_delivery_with_two_calls_and_every_choice(delivery: Delivery) -> None:
+    _walked(World(delivery, 2, ALL), 2_600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "delivery",
+    DELIVERIES.values(),
+    ids=DELIVERIES.keys(),
+)
+def test_the_invariants_hold_for_every_delivery_with_two_things_to_say(delivery: Delivery) -> None:
+    _walked(World(delivery, 1, (*FEW, EAGER), asking=True, sayings=2), 2_000)
