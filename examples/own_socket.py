@@ -85,4 +85,6 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))  # an address such as `voice-tool-bridge simulate` prints
+    if len(sys.argv) != 2:
+        sys.exit("which provider? Pass its address, such as the one that `voice-tool-bridge simulate` prints")
+    asyncio.run(main(sys.argv[1]))

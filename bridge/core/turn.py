@@ -96,6 +96,8 @@ Decision = tuple["TurnMachine", tuple[TurnOutput, ...]]
 
 _CUT = DiscardedBy.INTERRUPTION
 
+_NAMELESS = "-"
+"""The item of words that came without an id."""
 _TRIES = 2
 """How often the agent is asked to say something that nobody begins to say."""
 
@@ -272,7 +274,8 @@ def _reply_heard(m: TurnMachine, event: ReplyHeard) -> Decision:
 
 
 def _speech_started(m: TurnMachine, event: SpeechStarted) -> Decision:
-    return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item="")
+    # Words already spoken within this reply stay owed a reply, whatever is only noise after them.
+    return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item=m.item if m.fresh else "")
 
 
 def _speech_stopped(m: TurnMachine, event: SpeechStopped) -> Decision:
@@ -287,7 +290,7 @@ def _transcript(m: TurnMachine, event: Transcript) -> Decision:
     if event.final:
         # The end of the words that are being spoken, unless they belong to an earlier utterance.
         if m.user is User.SPEAKING and (not named or m.item in ("", event.item_id)):
-            return release(m._replace(user=User.HEARD, item=event.item_id or m.item), [])
+            return release(m._replace(user=User.HEARD, item=event.item_id or m.item or _NAMELESS), [])
         if m.user is User.QUIET and named and m.item not in ("", event.item_id):
             m, out = _user_speaks(m, item=event.item_id)
             return release(m._replace(user=User.HEARD), list(out))

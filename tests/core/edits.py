@@ -217,12 +217,12 @@ EDITS = {
     ),
     # ---------------------------------------------------------------------------------------------------- the caller
     "speech that is said twice is new": Edit(
-        'return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item="")',
+        'return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item=m.item if m.fresh else "")',
         'return _user_speaks(m, item="")',
         False,
     ),
     "speech is not noticed": Edit(
-        'return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item="")', "return m, ()"
+        'return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item=m.item if m.fresh else "")', "return m, ()"
     ),
     "speech that stops is owed nothing": Edit(
         "return release(m._replace(user=User.HEARD), []) if m.user is User.SPEAKING else (m, ())",
@@ -247,7 +247,7 @@ EDITS = {
         'if m.user is User.SPEAKING and m.item in ("", event.item_id):',
     ),
     "the end of words is forgotten": Edit(
-        "user=User.HEARD, item=event.item_id or m.item), [])", "user=User.HEARD), [])", False
+        "user=User.HEARD, item=event.item_id or m.item or _NAMELESS), [])", "user=User.HEARD), [])", False
     ),
     "final words that come alone are nothing": Edit(
         'if m.user is User.QUIET and named and m.item not in ("", event.item_id):', "if False:"
@@ -669,6 +669,8 @@ EDITS = {
         "return (m._replace(user=User.HEARD), ()) if m.user is User.SPEAKING else (m, ())",
         False,
     ),
+    "a noise after words is owed no reply": Edit('item=m.item if m.fresh else ""', 'item=""'),
+    "words without an id are a noise": Edit("or m.item or _NAMELESS", "or m.item"),
     "a noise is owed a reply": Edit("not (m.fresh and m.item)", "not m.fresh"),
     "what is left to say is forgotten once results were sent": Edit(
         "return release(m, []) if m.sayings else (m, ())", "return m, ()", False

@@ -143,6 +143,13 @@ def test_a_noise_is_owed_no_reply() -> None:
     assert s("done r1") == ["send c1"]
 
 
+@pytest.mark.parametrize("words", ["words i1|silence", "final", "silence|final i1", "words i1|silence|speech|silence"])
+def test_words_since_the_reply_began_are_owed_one_of_their_own(words: str) -> None:
+    s = story("reply r1", "call c1", "end c1", "speech", *words.split("|"))
+    assert s("done r1") == []
+    assert s.machine.user is User.HEARD
+
+
 def test_the_next_reply_answers_it() -> None:
     s = story("reply r1", "speech", "words i1", "silence", "reply r2", "done r2")
     assert s.machine.user is User.QUIET
@@ -366,7 +373,7 @@ WORDS = [
     ("speech", "words i1", User.SPEAKING, "i1"),
     ("speech", "words", User.SPEAKING, ""),
     ("speech", "final i1", User.HEARD, "i1"),
-    ("speech", "final", User.HEARD, ""),
+    ("speech", "final", User.HEARD, "-"),
     ("speech|words i1", "words i1", User.SPEAKING, "i1"),
     ("speech|words i1", "final i1", User.HEARD, "i1"),
     ("speech|words i1", "final", User.HEARD, "i1"),

@@ -122,6 +122,8 @@ class Truth(NamedTuple):
     """The user has spoken, and no reply has answered that."""
     since_reply: bool = False
     """That speech began inside the open reply."""
+    worded: bool = False
+    """There were words in it."""
 
 
 class Broken(AssertionError):
@@ -222,14 +224,14 @@ def names(count: int) -> list[str]:
 
 
 def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth:
-    """What the onlooker makes of an event, before any output. `before` serves to know ids, keys and words."""
+    """What the onlooker makes of an event, before any output. `before` serves to know ids and keys, nothing else."""
     match event:
         case ReplyStarted(reply_id):
             if t.reply and reply_id and reply_id == t.reply:
                 return t
             name = reply_id or "anonymous"
             calls = tuple(_joins(c, name) for c in t.calls)
-            return t._replace(reply=name, asked=None, since_reply=False, calls=calls)
+            return t._replace(reply=name, asked=None, since_reply=False, worded=False, calls=calls)
         case ReplyDone(interrupted, reply_id):
             mine = bool(t.reply) and (not reply_id or t.reply in (reply_id, "anonymous"))
             gone = t.reply if mine else reply_id
@@ -238,10 +240,10 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
             if not mine:
                 return t
             if interrupted:
-                return t._replace(reply="", asked=None, owed_reply=True, since_reply=False)
+                return t._replace(reply="", asked=None, owed_reply=True, since_reply=False, worded=False)
             calls = tuple(c._replace(heard=True) if c.reply == t.reply and not c.started else c for c in t.calls)
-            owed_reply = t.talking or (t.owed_reply and t.since_reply and before.item != "")
-            return t._replace(reply="", calls=calls, owed_reply=owed_reply, since_reply=False)
+            owed_reply = t.talking or (t.owed_reply and t.since_reply and t.worded)
+            return t._replace(reply="", calls=calls, owed_reply=owed_reply, since_reply=False, worded=False)
         case SpeechStarted():
             return t if t.talking else _talks(t)
         case SpeechStopped():
@@ -277,12 +279,12 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
         case HoldExpired():
             if not t.up or t.paused:
                 return t
-            return t._replace(reply="", asked=None, talking=False, owed_reply=False, since_reply=False)
+            return t._replace(reply="", asked=None, talking=False, owed_reply=False, since_reply=False, worded=False)
         case LinkLost():
             if not t.up:
                 return t
             calls = tuple(c._replace(released=False, held=False) if c.released else c for c in t.calls)
-            silent = t._replace(reply="", asked=None, talking=False, owed_reply=True, since_reply=False)
+            silent = t._replace(reply="", asked=None, talking=False, owed_reply=True, since_reply=False, worded=False)
             return silent._replace(up=False, paused=False, calls=calls)
         case LinkResumed():
             return t if t.up else t._replace(up=True, owed_reply=False, talking=False)
@@ -308,15 +310,21 @@ def _talks(t: Truth) -> Truth:
 
 def _words(t: Truth, before: TurnMachine, final: bool, item: str) -> Truth:
     known = item == before.item
+    unknown_yet = before.item == ""
     if not final:
-        if not item or known or (before.item == "" and (t.talking or t.owed_reply)):
+        if not item or known:
             return t
-        return t if t.talking else _talks(t)
+        if not (unknown_yet and (t.talking or t.owed_reply)) and not t.talking:
+            t = _talks(t)
+        return t._replace(worded=t.since_reply)
     if t.talking:
-        return t._replace(talking=False, owed_reply=True) if not item or known or before.item == "" else t
-    if item and not known and before.item != "" and not t.owed_reply:
-        return _talks(t)._replace(talking=False)
-    return t
+        if item and not known and not unknown_yet:
+            return t
+        return t._replace(talking=False, owed_reply=True, worded=t.since_reply)
+    if item and not known and not unknown_yet and not t.owed_reply:
+        t = _talks(t)._replace(talking=False)
+        return t._replace(worded=t.since_reply)
+    return t._replace(worded=t.worded or t.since_reply) if item and unknown_yet else t
 
 
 # --------------------------------------------------------------------------------------------------------- invariants
