@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .core.conversation import Step
 from .core.dialect import Agent, Delivery
@@ -14,6 +14,9 @@ from .errors import ConfigError
 from .runner import Runner
 from .session import Session, SessionOptions
 from .tools.tool import Tool, Toolset
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 __all__ = ["Bridge", "connect"]
 
@@ -35,14 +38,19 @@ class Bridge:
         tools: Mapping[str, Tool] | None = None,
         *,
         observers: tuple[Observer, ...] = (),
+        metrics: Metrics | None = None,
         max_concurrent_tools: int = 256,
         max_concurrent_tools_per_session: int = 4,
         max_threads: int = 32,
     ) -> None:
         self.tools: Mapping[str, Tool] = Toolset() if tools is None else tools
-        self._observers = observers
+        counting: tuple[Observer, ...] = () if metrics is None else (metrics,)
+        self._observers = (*observers, *counting)
         self._per_session = max_concurrent_tools_per_session
-        self.runner = Runner(max_concurrent=max_concurrent_tools, max_threads=max_threads)
+        watchers = () if metrics is None else (metrics.finished,)
+        self.runner = Runner(max_concurrent=max_concurrent_tools, max_threads=max_threads, watchers=watchers)
+        if metrics is not None:
+            metrics.watch_runner(self.runner)
 
     async def __aenter__(self) -> Self:
         return self

@@ -129,8 +129,15 @@ class Runner:
     """What the calls of all sessions of a process share: slots, and threads for plain functions."""
 
     def __init__(
-        self, *, max_concurrent: int = 256, max_threads: int = 32, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_concurrent: int = 256,
+        max_threads: int = 32,
+        watchers: tuple[Callable[[Finished], None], ...] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`watchers` are told of every call that is over, of any session: `Metrics.finished` is one."""
+        self._watchers = watchers
         self._slots = Slots(max_concurrent)
         self._threads = Threads(max_threads)
         self._clock = clock
@@ -144,7 +151,8 @@ class Runner:
         than `repeat_limit` times in a row is not run; nor is any tool beyond `calls_per_minute`.
         """
         breaker = LoopBreaker(repeat_limit, calls_per_minute)
-        return Calls((Slots(max_concurrent), self._slots), self._threads, self._clock, breaker, max_queue)
+        slots = (Slots(max_concurrent), self._slots)
+        return Calls(slots, self._threads, self._clock, breaker, max_queue, self._watchers)
 
     @property
     def threads_busy(self) -> int:
@@ -171,12 +179,14 @@ class Calls:
         clock: Callable[[], float],
         breaker: LoopBreaker,
         max_queue: int,
+        watchers: tuple[Callable[[Finished], None], ...] = (),
     ) -> None:
         self._slots = slots
         self._threads = threads
         self._clock = clock
         self._breaker = breaker
         self._max_queue = max_queue
+        self._watchers = watchers
         self._queued = 0
         self._live: dict[CallKey, _Run] = {}
         self._closed = False
@@ -307,10 +317,11 @@ class Calls:
         if finished.outcome not in (Outcome.OK, Outcome.CANCELLED):
             line = "tool %s: call %.64r ended as %s after %.3f s: %s"
             logger.warning(line, run.name, run.call.call_id, finished.outcome.value, finished.seconds, finished.detail)
-        try:
-            run.report(finished)
-        except Exception as error:
-            logger.error("tool %s: the report of its result failed: %s", run.name, _trace(error))
+        for tell in (*self._watchers, run.report):
+            try:
+                tell(finished)
+            except Exception as error:
+                logger.error("tool %s: the report of its result failed: %s", run.name, _trace(error))
 
 
 def _stop(run: _Run) -> None:

@@ -30,7 +30,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {
         "errors", "core", "tools", "transports", "audio", "queue", "timers", "outbox", "runner", "running", "refusals",
     },
-    "host": {"errors", "core", "tools", "runner", "session"},
+    "metrics": {"errors", "core", "runner"},
+    "host": {"errors", "core", "tools", "runner", "session", "metrics"},
+    # The sidecar: a relay is the same conversation and runner behind raw sockets.
+    "relay": {"errors", "core", "tools", "audio", "timers", "runner", "running"},
+    "loading": {"errors", "tools"},
+    "settings": {"dialects"},
+    "config": {"errors", "dialects", "tools", "loading", "settings", "relay"},
+    "admin": {"errors", "metrics", "relay"},
+    "serve": {"admin", "config", "metrics", "relay"},
     # The offline provider must not share a line with what it is there to test.
     "simulator": set(),
     "scenarios": {"simulator"},
@@ -46,6 +54,12 @@ LIBRARIES: dict[str, set[str]] = {
     "limits": {"orjson"},
     "runner": {"orjson"},
     "session": {"anyio", "orjson"},
+    "metrics": {"anyio", "prometheus_client"},
+    "relay": {"orjson", "websockets"},
+    "settings": {"pydantic", "pydantic_settings"},
+    "config": {"pydantic", "pydantic_core", "pydantic_settings"},
+    "admin": {"anyio", "orjson", "prometheus_client", "starlette", "uvicorn"},
+    "serve": {"uvloop"},
     "simulator": {"anyio", "orjson", "pydantic", "pydantic_core", "websockets"},
 }
 

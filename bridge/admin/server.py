@@ -1,0 +1,64 @@
+"""Serves an ASGI app on a port of its own, beside whatever else the process does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..errors import ConfigError
+
+__all__ = ["listening"]
+
+_SHUTDOWN_SECONDS = 2
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, host: str, port: int) -> AsyncIterator[int]:
+    """Serve `app` while the block runs; yields the port. Raises `ConfigError` if it cannot listen there."""
+    listener = _bind(host, port)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+            await serving
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the business of the process, which has sessions to finish."""
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"the admin port cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener

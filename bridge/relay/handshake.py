@@ -1,0 +1,221 @@
+"""Both opening handshakes: the application's request in, the provider's answer out.
+
+The provider is dialled before the application is answered, so that a refusal reaches the application as what it is.
+What passes: path and query, subprotocols, and all headers that are neither hop-by-hop nor part of the handshake itself.
+What does not: extensions. Compression is negotiated off on both sides, since audio in base64 hardly shrinks, and frames
+that are compressed could not be told apart.
+
+`websockets` writes and judges the handshakes (RFC 6455, section 4); nothing of it is used once they are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Final, cast
+
+from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
+from websockets.headers import parse_subprotocol
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.uri import WebSocketURI
+
+__all__ = ["Ask", "Opening", "Refusal", "accept", "carried", "read_request"]
+
+_UNHEARD: Final = logging.Logger("unheard", logging.CRITICAL)
+"""There is one line per refusal, and it is ours."""
+_END: Final = b"\r\n\r\n"
+_EARLY: Final = 64 * 1024
+"""Bytes that a peer may send ahead of the end of the handshake before it is made to wait."""
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "upgrade",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "content-length",
+        "proxy-authorization",
+        "proxy-authenticate",
+        "proxy-connection",
+    }
+)
+
+
+class Refusal(Exception):
+    """There will be no session: the HTTP status and the reason for the application, and for the log what to do."""
+
+    def __init__(self, status: int, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.status = HTTPStatus(status)
+        self.reason = reason
+        self.remedy = remedy
+        self.headers = Headers()
+
+    def response(self) -> bytes:
+        """The HTTP response that says so."""
+        body = f"{self.reason}\n".encode()
+        self.headers["Connection"] = "close"
+        self.headers["Content-Type"] = "text/plain; charset=utf-8"
+        self.headers["Content-Length"] = str(len(body))
+        return Response(self.status.value, self.status.phrase, self.headers, body).serialize()
+
+
+class Opening(asyncio.Protocol):
+    """A connection until it speaks WebSocket. It keeps what comes: one head, and whatever follows it.
+
+    `lost` is told when the connection ends meanwhile.
+    """
+
+    def __init__(self, max_head: int, lost: Callable[[], object] = lambda: None) -> None:
+        self.transport: asyncio.Transport
+        self.early = b""
+        """What has come after the head."""
+        self._max_head = max_head
+        self._buffer = bytearray()
+        self._head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head.done():
+            self.early += data
+            if len(self.early) > _EARLY:
+                self.transport.pause_reading()
+            return
+        searched = max(0, len(self._buffer) - len(_END) + 1)
+        self._buffer += data
+        end = self._buffer.find(_END, searched)
+        if (len(self._buffer) if end < 0 else end) > self._max_head:
+            self._fail(Refusal(431, f"the head of the handshake is longer than {self._max_head} bytes"))
+        elif end >= 0:
+            head = bytes(self._buffer[: end + len(_END)])
+            self.early = bytes(self._buffer[len(head) :])
+            self._buffer.clear()
+            self._head.set_result(head)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(ConnectionResetError("the connection ended during the handshake"))
+        self._lost()
+
+    async def head(self) -> bytes:
+        """The head, up to its blank line. Raises `Refusal` if it is too long, `ConnectionError` if none comes."""
+        return await self._head
+
+    def hand_over(self, successor: asyncio.Protocol | asyncio.BufferedProtocol) -> None:
+        """From now on the connection is the successor's; it is not read from until somebody says so."""
+        self.transport.pause_reading()
+        self.transport.set_protocol(successor)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with the refusal, and close."""
+        self.transport.write(refusal.response())
+        self.transport.close()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._head.done():
+            self._head.set_exception(error)
+            self._head.exception()  # somebody may wait for it, nobody has to
+
+
+# ------------------------------------------------------------------------------------------------------ the application
+
+
+def read_request(head: bytes) -> tuple[Request, Response]:
+    """The application's request, and the response that would accept it. Raises `Refusal`."""
+    protocol = ServerProtocol(logger=_UNHEARD)
+    protocol.receive_data(head)
+    events = protocol.events_received()
+    if not events:
+        written = b"".join(protocol.data_to_send())
+        # What is too long has been answered already, with 414 or 431; what is no request has not.
+        raise Refusal(int(written.split(b" ", 2)[1]) if written else 400, "this is no valid WebSocket handshake")
+    request = cast(Request, events[0])
+    response = protocol.accept(request)
+    if response.status_code != 101:
+        refusal = Refusal(response.status_code, "this is an address for WebSocket clients: the handshake is not valid")
+        for name in ("Upgrade", "Allow"):
+            if name in response.headers:
+                refusal.headers[name] = response.headers[name]
+        raise refusal
+    return request, response
+
+
+def accept(response: Response, subprotocol: str | None) -> bytes:
+    """The response to the application, once the provider has agreed."""
+    if subprotocol is not None:
+        response.headers["Sec-WebSocket-Protocol"] = subprotocol
+    return response.serialize()
+
+
+def carried(headers: Headers, dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The headers of the application that go on to the provider."""
+    named = ",".join(headers.get_all("Connection")).lower().split(",")
+    gone = _HOP_BY_HOP | {name.strip() for name in named} | {name.lower() for name in dropped}
+    return [
+        (name, value)
+        for name, value in headers.raw_items()
+        if name.lower() not in gone and not name.lower().startswith("sec-websocket-")
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- the provider
+
+
+class Ask:
+    """The request to the provider, and its answer. `application` are the headers of a request that has been read."""
+
+    def __init__(self, uri: WebSocketURI, path: str, headers: Iterable[tuple[str, str]], application: Headers) -> None:
+        offers = application.get_all("Sec-WebSocket-Protocol")
+        subprotocols = [each for offer in offers for each in parse_subprotocol(offer)]
+        self._protocol = ClientProtocol(uri, subprotocols=subprotocols or None, logger=_UNHEARD)
+        self._request = self._protocol.connect()
+        self._request.path = path
+        for name, value in headers:
+            self._request.headers[name] = value
+
+    def request(self) -> bytes:
+        """What to send."""
+        self._protocol.send_request(self._request)
+        return b"".join(self._protocol.data_to_send())
+
+    def agreed(self, head: bytes) -> str | None:
+        """The subprotocol the provider chose, if any. Raises `Refusal` if it did not agree."""
+        status = _status(head)
+        if status != 101:
+            raise _refused(status)
+        self._protocol.receive_data(head)
+        if self._protocol.handshake_exc is not None:
+            raise Refusal(502, "the provider's handshake is not valid", "check that the url is a WebSocket address")
+        return self._protocol.subprotocol
+
+
+def _status(head: bytes) -> int:
+    parts = head.split(b" ", 2)
+    if len(parts) < 3 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+        raise Refusal(502, "the provider does not speak HTTP", "check the url of the upstream")
+    return int(parts[1])
+
+
+def _refused(status: int) -> Refusal:
+    said = f"the provider refused the connection (HTTP {status})"
+    match status:
+        case 401 | 403:
+            return Refusal(status, said, "check the API key, and that the account may use this product and region")
+        case 404:
+            return Refusal(status, said, "check the path of the url")
+        case 429 | 503:
+            return Refusal(status, said, "the provider has no room now: try again later")
+        case _ if 300 <= status < 400:
+            return Refusal(502, said, "redirects are not followed: set the url to where it leads")
+        case _ if 400 <= status < 600 and status in set(HTTPStatus):
+            return Refusal(status, said, "the provider may be failing: try again later")
+        case _:
+            return Refusal(502, said, "check the url of the upstream")

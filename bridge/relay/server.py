@@ -1,0 +1,369 @@
+"""The relay: applications connect here instead of to their provider, and their agents have tools.
+
+    async with Relay([Route(upstream=Upstream(dialect=ASSEMBLYAI))], tools) as relay:
+        await relay.start(Listen(port=8787))
+        ...
+        left = await relay.drain(30)
+
+A connection is admitted (Origin, Host, route, token, room), its provider is dialled, and only then is it answered.
+After that it is two sockets and a `Pipe`. A task exists for a call while its handshakes last, and none afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, Self
+
+from websockets.http11 import Request, Response
+
+from ..errors import ConfigError
+from ..runner import Finished
+from ..tools.tool import Tool
+from .admission import admit, correlation, refuse_open_door
+from .figures import Counters, SessionSnapshot, Traffic
+from .handshake import Opening, Refusal, accept, read_request
+from .pipe import Pipe
+from .session import Observer, RelaySession
+from .settings import Limits, Listen, Route, Upstream
+from .tool_thread import ToolThread
+from .upstream import Target, dial, target_of
+
+__all__ = ["Counters", "Limits", "Listen", "Relay", "Route", "SessionSnapshot", "Traffic", "Upstream"]
+
+logger = logging.getLogger("bridge.relay")
+
+_SWEEP: Final = 0.25
+"""Seconds between two looks at all deadlines."""
+_SWITCH_INTERVAL: Final = 0.0005
+"""Seconds for which a thread may compute before audio goes on; the interpreter's own 5 ms are too long."""
+_BACKLOG: Final = 4096
+"""Connections that the kernel keeps until we take them."""
+
+
+# ------------------------------------------------------------------------------------------------------------ the relay
+
+
+class _State(Enum):
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A session that is open."""
+
+    pipe: Pipe
+    target: Target
+    since: float
+
+
+class Relay:
+    """See the module. Raises `ConfigError` for routes that cannot work.
+
+    `observers` see every step of every session as it happens; `finished` is told how each tool call ended. Both are
+    called on the relay's loop, and must be quick.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        tools: Mapping[str, Tool] | None = None,
+        *,
+        limits: Limits | None = None,
+        observers: tuple[Observer, ...] = (),
+        finished: Callable[[Finished], None] | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._observers = observers
+        self._finished = finished
+        longest_first = sorted(routes, key=lambda route: len(route.prefix), reverse=True)
+        self._targets = [target_of(route, tools or {}, self._limits) for route in longest_first]
+        self._tools = ToolThread(max_concurrent=self._limits.max_concurrent_tools, max_threads=self._limits.max_threads)
+        self._listen = Listen()
+        self._servers: list[asyncio.Server] = []
+        self._state = _State.SERVING
+        self._openings: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
+        self._admitted = 0
+        self._calls: dict[Pipe, _Call] = {}
+        self._kept: dict[str, tuple[RelaySession, asyncio.TimerHandle]] = {}
+        self._past = (Traffic(), Traffic())
+        self._sessions = self._without_setup = self._resumes = 0
+        self._refused: Counter[int] = Counter()
+
+    # ------------------------------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._dials = asyncio.Semaphore(self._limits.max_dials)
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
+        with ExitStack() as stack:
+            stack.enter_context(self._tools)
+            stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(_SWITCH_INTERVAL)
+            stack.callback(gc.unfreeze)
+            self._exit = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._exit:
+            await self._stop_all()
+            self._sweeping.cancel()
+
+    async def start(self, listen: Listen) -> None:
+        """Listen. Raises `ConfigError` if that is impossible or unsafe."""
+        refuse_open_door(listen, self._targets)
+        self._listen = listen
+        try:
+            server = await self._loop.create_server(
+                self._connected,
+                listen.host,
+                listen.port,
+                ssl=listen.tls,
+                backlog=1,
+                reuse_port=listen.reuse_port or None,
+            )
+        except OSError as fault:
+            where = f"{listen.host}:{listen.port}"
+            raise ConfigError(f"cannot listen on {where}: {fault.strerror or fault}; choose another port") from None
+        # The standard loop tries to accept as often as its backlog says, also where no file descriptor is left.
+        for each in server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as listening:
+                listening.listen(_BACKLOG)
+        self._servers.append(server)
+        # What is here now stays: the collector need not look through it again while audio flows.
+        gc.collect()
+        gc.freeze()
+        logger.info("listening on %s:%d", listen.host, self.port)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._servers[0].sockets[0].getsockname()[1]
+        return port
+
+    async def drain(self, seconds: float) -> int:
+        """Take no new sessions, let the running ones go on for so long, then end them: how many had to be ended."""
+        self._state = _State.DRAINING
+        await self._emptied_within(seconds)
+        left = len(self._calls)
+        await self._stop_all()
+        return left
+
+    async def _stop_all(self) -> None:
+        """End whatever is open: results that are owed are sent, providers are told; all within bounds."""
+        self._state = _State.DRAINING
+        for opening in list(self._openings):
+            opening.cancel()
+        if self._openings:
+            await asyncio.wait(self._openings)
+        for call in list(self._calls.values()):
+            call.pipe.session.end_soon("the relay stops")
+            if call.pipe.session.ended:
+                call.pipe.finish()
+        limits = self._limits
+        await self._emptied_within(limits.owed_timeout + limits.end_timeout + 2 * limits.close_timeout)
+        for call in list(self._calls.values()):
+            call.pipe.abort()
+        for session_id in list(self._kept):
+            self._forget(session_id)
+        for server in self._servers:
+            server.close()
+        await self._emptied_within(1.0)
+        while self._closings:
+            await asyncio.wait(self._closings)
+
+    async def _emptied_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._emptied.wait()
+        except TimeoutError:
+            pass
+
+    # ------------------------------------------------------------------------------------------- what is shown
+
+    @property
+    def ready(self) -> str:
+        """Why it takes no sessions now; empty if it does."""
+        if not self._servers:
+            return "not listening"
+        if self._state is _State.DRAINING:
+            return "draining"
+        return "full" if self._admitted >= self._limits.max_sessions else ""
+
+    @property
+    def sessions(self) -> list[SessionSnapshot]:
+        """The open sessions, oldest first."""
+        now = self._loop.time()
+        return [_snapshot(call, now) for call in list(self._calls.values())]
+
+    @property
+    def counters(self) -> Counters:
+        """What has passed, of sessions past and present."""
+        up, down = self._past
+        for pipe in list(self._calls):
+            up += Traffic.of(pipe.application.walker)
+            down += Traffic.of(pipe.provider.walker)
+        return Counters(up, down, self._sessions, dict(self._refused), self._without_setup, self._resumes)
+
+    @property
+    def threads_busy(self) -> int:
+        """Threads that run a tool, abandoned ones included."""
+        return self._tools.runner.threads_busy
+
+    @property
+    def threads_abandoned(self) -> int:
+        """Threads whose tool goes on although its call has been answered."""
+        return self._tools.runner.threads_abandoned
+
+    # ------------------------------------------------------------------------------------------- a connection
+
+    def _connected(self) -> Opening:
+        opening = Opening(self._limits.max_head, lambda: task.cancel())
+        task = self._loop.create_task(self._open(opening))
+        self._openings.add(task)
+        task.add_done_callback(self._openings.discard)
+        return opening
+
+    async def _open(self, opening: Opening) -> None:
+        """From a connection to a session, or to a refusal."""
+        admitted = 0
+        try:
+            request, response = await self._read(opening)
+            target, path = self._admit(opening, request)
+            admitted = 1
+            self._admitted += 1
+            provider, subprotocol = await dial(target, path, request, self._limits, self._dials)
+            opening.transport.write(accept(response, subprotocol))
+            self._begin(target, opening, provider, correlation(request, self._listen))
+            admitted = 0
+        except Refusal as refusal:
+            self._refused[refusal.status.value] += 1
+            peer = opening.transport.get_extra_info("peername")
+            remedy = f"; {refusal.remedy}" if refusal.remedy else ""
+            logger.warning("refused %s: %d, %s%s", _shown(peer), refusal.status, refusal.reason, remedy)
+            opening.refuse(refusal)
+        except ConnectionError:
+            pass  # it went away
+        except asyncio.CancelledError:
+            if not opening.transport.is_closing():
+                opening.refuse(Refusal(503, "no session now: draining"))
+            raise
+        finally:
+            self._admitted -= admitted
+
+    async def _read(self, opening: Opening) -> tuple[Request, Response]:
+        try:
+            async with asyncio.timeout(self._limits.handshake_timeout):
+                return read_request(await opening.head())
+        except TimeoutError:
+            raise Refusal(408, "the request did not come in time") from None
+
+    def _admit(self, opening: Opening, request: Request) -> tuple[Target, str]:
+        peer = opening.transport.get_extra_info("peername")
+        target, path = admit(request, peer, self._listen, self._targets)
+        if reason := self.ready:
+            raise Refusal(503, f"no session now: {reason}", "raise max_sessions, or add a worker, if it is full")
+        return target, path
+
+    # ------------------------------------------------------------------------------------------- a session
+
+    def _begin(self, target: Target, application: Opening, provider: Opening, correlation: str) -> None:
+        calls = self._tools.session(self._limits.max_concurrent_tools_per_session, self._finished)
+        session = RelaySession(target.session, calls, self._observers, correlation=correlation, resumed=self._resumed)
+        pipe = Pipe(session, target.pipe, self._closed)
+        self._calls[pipe] = _Call(pipe, target, self._loop.time())
+        self._sessions += 1
+        self._emptied.clear()
+        route = target.route.prefix or "/"
+        logger.info("session %s started: dialect %s, route %s", session.name, session.dialect, route)
+        pipe.start(application, provider)
+
+    def _closed(self, pipe: Pipe) -> None:
+        self._calls.pop(pipe)
+        self._admitted -= 1
+        up, down = self._past
+        self._past = up + Traffic.of(pipe.application.walker), down + Traffic.of(pipe.provider.walker)
+        session = pipe.session
+        if session.ended:
+            self._close_soon(session)
+        elif self._state is _State.DRAINING or session.provider_session_id in self._kept:
+            session.end("the connection was lost")
+            self._close_soon(session)
+        else:
+            session_id = session.provider_session_id
+            expiry = self._loop.call_later(self._limits.resume_timeout, self._forget, session_id)
+            self._kept[session_id] = session, expiry
+            logger.info("session %s is kept: its connection was lost", session.name)
+        if not self._calls:
+            self._emptied.set()
+
+    def _close_soon(self, session: RelaySession) -> None:
+        task = self._loop.create_task(session.aclose())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    def _resumed(self, fresh: RelaySession, session_id: str) -> None:
+        """An application asks for a session by the provider's name: if it is one that was kept, its state goes on."""
+        pipe = next((pipe for pipe in self._calls if pipe.session is fresh), None)
+        if pipe is None or session_id not in self._kept:
+            return
+        session, expiry = self._kept.pop(session_id)
+        expiry.cancel()
+        self._resumes += 1
+        logger.info("session %s goes on as %s", fresh.name, session.name)
+        fresh.end("it goes on as another")
+        self._close_soon(fresh)
+        pipe.adopt(session)
+
+    def _forget(self, session_id: str) -> None:
+        session, expiry = self._kept.pop(session_id)
+        expiry.cancel()
+        session.end("nobody came back to it")
+        self._close_soon(session)
+
+    def _sweep(self) -> None:
+        self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
+        now = self._loop.time()
+        for pipe in list(self._calls):
+            pipe.sweep(now)
+            if pipe.session.overdue_setup(now):
+                self._without_setup += 1
+
+
+def _shown(peer: Any) -> str:
+    return f"{peer[0]}:{peer[1]}" if peer else "a connection"
+
+
+def _snapshot(call: _Call, now: float) -> SessionSnapshot:
+    session = call.pipe.session
+    link, reply, user = session.state
+    return SessionSnapshot(
+        id=session.id,
+        provider_session_id=session.provider_session_id,
+        correlation=session.correlation,
+        dialect=session.dialect,
+        route=call.target.route.prefix or "/",
+        seconds=now - call.since,
+        owed=session.owed,
+        link=link,
+        reply=reply,
+        user=user,
+        bytes_from_application=call.pipe.application.walker.bytes,
+        bytes_from_provider=call.pipe.provider.walker.bytes,
+    )

@@ -1,0 +1,400 @@
+"""One session behind the relay: performs what a `Conversation` decides, as `bridge.session` does for an embedded host.
+
+The relay moves bytes and hands over the messages that matter; this object asks the same `Conversation` as the embedded
+session, keeps the same timers, and runs tools elsewhere. Everything here happens on the relay's loop, without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, cast
+
+import orjson
+
+from ..audio import PlaybackClock
+from ..core.conversation import Conversation, Step
+from ..core.dialect import Delivery, Dialect
+from ..core.events import (
+    AskExpired,
+    CallKey,
+    Discard,
+    EndSession,
+    FollowUp,
+    Forward,
+    Frame,
+    FromProvider,
+    GraceExpired,
+    HoldExpired,
+    LinkLost,
+    LinkResumed,
+    LocalEvent,
+    Malformed,
+    ProviderEnded,
+    ProviderFailed,
+    ReplyHeard,
+    ReplyRequest,
+    Resume,
+    Run,
+    Send,
+    Sent,
+    ServerEvent,
+    SessionOpened,
+    SessionReady,
+    Setup,
+    SetupLeftAlone,
+    SpeechStarted,
+    Start,
+    Timer,
+    ToolResults,
+)
+from ..core.turn import Link, User
+from ..errors import SessionClosed
+from ..runner import Calls
+from ..running import Host, Running
+from ..timers import Timers
+from ..tools.tool import Tool
+from .frames import Message, Opcode, frame
+from .tool_thread import FarCalls
+
+__all__ = ["Ends", "RelaySession", "SessionSettings"]
+
+logger = logging.getLogger("bridge.relay")
+
+_MALFORMED_LOGGED = 10
+
+Observer = Callable[["RelaySession", Step], None]
+
+
+class _Setup(Enum):
+    """Has the application configured the session?"""
+
+    AWAITED = "not yet"
+    OVERDUE = "not in time"
+    SAID = "yes"
+
+
+class Ends(Protocol):
+    """The two connections of a session."""
+
+    @property
+    def provider_congested(self) -> bool:
+        """Does the provider not take what is sent to it?"""
+        ...
+
+    @property
+    def last_media(self) -> float:
+        """When the provider last sent audio."""
+        ...
+
+    def to_application(self, data: bytes) -> None: ...
+
+    def to_provider(self, data: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Ask the provider to end the session, and see to it that it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """What a route says about its sessions."""
+
+    dialect: Dialect
+    tools: Mapping[str, Tool]
+    show_calls: bool = False
+    delivery: Delivery | None = None
+    output_rate: tuple[int, int] = (2, 24_000)
+    owed_timeout: float = 5.0
+    setup_timeout: float = 5.0
+
+
+class RelaySession:
+    """What observers see of a session is in its public attributes."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        calls: FarCalls,
+        observers: tuple[Observer, ...],
+        *,
+        correlation: str = "",
+        resumed: Callable[[RelaySession, str], None] = lambda session, session_id: None,
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        """Our name for this session, in logs and for tools."""
+        self.provider_session_id = ""
+        """The provider's name for it."""
+        self.correlation = correlation
+        """What the operator's own header says, such as the telephony stack's name for the call."""
+        self.metadata: Mapping[str, str] = {"correlation": correlation} if correlation else {}
+        self.dialect = settings.dialect.name
+        self.name = f"{self.id} [{correlation}]" if correlation else self.id
+        """For log lines."""
+        self._settings = settings
+        self._observers = observers
+        self._resumed = resumed
+        self._loop = asyncio.get_running_loop()
+        specs = tuple(tool.spec for tool in settings.tools.values())
+        self._conversation = Conversation(
+            settings.dialect, specs, show_calls=settings.show_calls, delivery=settings.delivery
+        )
+        self._machine = self._conversation.machine
+        """As it was when the timers were last looked after."""
+        self._delivery = self._machine.delivery
+        self._timers = Timers(self._deadline, self._time_is_up)
+        # It only starts, discards and closes, which both can; where they run is their own matter.
+        self._running = Running(cast(Calls, calls), self._host())
+        listens = any(t.spec.start is Start.AFTER_REPLY or t.filler is not None for t in settings.tools.values())
+        self.playback = PlaybackClock(*settings.output_rate) if listens else None
+        """Is told of the provider's audio, if any tool depends on when it has been heard."""
+        self._ends: Ends | None = None
+        self._unsent: tuple[CallKey, ...] = ()
+        self._last_life = self._opened = self._loop.time()
+        self._setup = _Setup.AWAITED
+        self._malformed = 0
+        self._ending: asyncio.TimerHandle | None = None
+        self._reason = ""
+
+    # ------------------------------------------------------------------------------------------- life
+
+    def attach(self, ends: Ends) -> None:
+        """The session has these connections now."""
+        self._ends = ends
+        if not self.ended and self._machine.link is not Link.DOWN:
+            self.here(SessionOpened(self.dialect, "relay"))
+
+    def detach(self) -> None:
+        """The connection to the provider was lost. What is owed is kept for a resume."""
+        self._ends = None
+        self._unsent = ()
+        self.here(LinkLost())
+
+    def end(self, reason: str) -> None:
+        """The session is over: nothing is sent any more. Does nothing the second time."""
+        if self.ended:
+            return
+        self._perform(self._conversation.end(reason))
+        self._timers.stop_all()
+        if self._ending is not None:
+            self._ending.cancel()
+        logger.info("session %s ended: %s", self.name, reason)
+
+    def end_soon(self, reason: str) -> None:
+        """End the session once what is owed has been sent, or a while has passed."""
+        if self._ending is None and not self.ended:
+            self._reason = reason or "asked for"
+            self._ending = self._loop.call_later(self._settings.owed_timeout, self._finish)
+            self._finish_if_settled()
+
+    async def aclose(self) -> None:
+        """Stop what still runs."""
+        await self._running.aclose()
+
+    @property
+    def ended(self) -> bool:
+        """Is it over?"""
+        return self._conversation.machine.link is Link.ENDED
+
+    @property
+    def owed(self) -> int:
+        """Calls that are neither answered nor discarded."""
+        return len(self._conversation.machine.owed)
+
+    @property
+    def state(self) -> tuple[str, str, str]:
+        """Where the link, the agent's reply and the user stand, in words."""
+        machine = self._conversation.machine
+        return machine.link.value, machine.reply.value, machine.user.value
+
+    def end_frames(self) -> bytes:
+        """The frames that ask the provider to end the session."""
+        said = self._settings.dialect.encode_client(EndSession())
+        return b"".join(frame(Opcode.TEXT, orjson.dumps(message), masked=True) for message in said)
+
+    def overdue_setup(self, now: float) -> bool:
+        """Has the application said nothing that configures the session, although it had the time? True once."""
+        if self._setup is not _Setup.AWAITED or now - self._opened < self._settings.setup_timeout:
+            return False
+        self._setup = _Setup.OVERDUE
+        after = self._settings.setup_timeout
+        logger.warning("session %s: no setup after %g s, so the agent does not know our tools", self.name, after)
+        return True
+
+    def _finish_if_settled(self) -> None:
+        if not self._conversation.machine.owed:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.ended:
+            self.end(self._reason)
+            if self._ends is not None:
+                self._ends.finish()
+
+    # ------------------------------------------------------------------------------------------- what happens
+
+    def provider_said(self, message: Message) -> None:
+        """A message of the provider that is no medium."""
+        step = self._conversation.from_provider(message.payload)
+        self._perform(step, message)
+        if self._machine.link is Link.DOWN and any(isinstance(event, SessionReady) for event in step.events):
+            self.here(LinkResumed())
+
+    def application_said(self, message: Message) -> None:
+        """A message of the application that is no medium."""
+        step = self._conversation.from_app(message.payload)
+        self._perform(step, message)
+        for event in step.events:
+            match event:
+                case Setup():
+                    self._setup = _Setup.SAID
+                case SetupLeftAlone(reason):
+                    logger.warning("session %s: the agent does not know our tools: %s", self.name, reason)
+                case Resume(session_id):
+                    self._setup = _Setup.SAID
+                    self._resumed(self, session_id)
+
+    def here(self, event: LocalEvent) -> bool:
+        """Something happened on our side; true if anything was decided."""
+        step = self._conversation.from_here(event)
+        self._perform(step)
+        return bool(step.outputs)
+
+    def provider_drained(self) -> None:
+        """The provider takes what is sent to it again: what waited has been sent."""
+        keys, self._unsent = self._unsent, ()
+        if keys:
+            self.here(Sent(keys))
+
+    # ------------------------------------------------------------------------------------------- the heart
+
+    def _perform(self, step: Step, came: Message | None = None) -> None:
+        self._observe(step)
+        for event in step.events:
+            if isinstance(event, FromProvider):
+                self._hear(event)
+            elif isinstance(event, Sent):
+                for key in event.keys:
+                    self._running.settled(key, "sent")
+        sent: list[CallKey] = []
+        for command in step.commands:
+            match command:
+                case Forward(each):
+                    self._to_application(each, came)
+                case Send(frames, keys):
+                    self._to_provider(frames, came)
+                    sent += keys
+                case Run():
+                    tool = self._settings.tools.get(command.call.name)
+                    self._running.start(command, tool, self._conversation.tools)
+                case Discard(key, reason):
+                    self._running.discard(key, reason.value)
+        if self._conversation.machine is not self._machine:
+            self._machine = self._conversation.machine
+            self._turn_changed(step)
+        if sent:
+            self._sent(tuple(sent))
+
+    def _observe(self, step: Step) -> None:
+        for observer in self._observers:
+            try:
+                observer(self, step)
+            except Exception:
+                logger.exception("session %s: an observer failed", self.name)
+
+    def _to_application(self, each: Frame, came: Message | None) -> None:
+        if self._ends is not None:
+            untouched = came is not None and each is came.payload
+            self._ends.to_application(came.raw if untouched and came else _framed(each, masked=False))
+
+    def _to_provider(self, frames: tuple[Frame, ...], came: Message | None) -> None:
+        if self._ends is not None:
+            raw = (came.raw if came and each is came.payload else _framed(each, masked=True) for each in frames)
+            self._ends.to_provider(b"".join(raw))
+
+    def _sent(self, keys: tuple[CallKey, ...]) -> None:
+        if self._ends is not None and self._ends.provider_congested:
+            self._unsent += keys
+        else:
+            self.here(Sent(keys))
+
+    def _hear(self, event: ServerEvent) -> None:
+        self._last_life = self._loop.time()
+        match event:
+            case SpeechStarted() if self.playback is not None:
+                self.playback.flush()
+            case SessionReady(session_id):
+                self.provider_session_id = session_id
+            case ProviderEnded():
+                self.end("the provider ended it")
+            case ProviderFailed(code, text):
+                logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
+            case Malformed(reason):
+                self._malformed += 1
+                if self._malformed <= _MALFORMED_LOGGED:
+                    logger.warning("session %s: the provider sent something broken: %s", self.name, reason)
+
+    def _host(self) -> Host:
+        return Host(
+            self.id,
+            self.metadata,
+            self.here,
+            lambda event: None,
+            self._refuse_if_closing,
+            self.end_soon,
+            self._silent_since,
+        )
+
+    def _refuse_if_closing(self) -> None:
+        if self._ending is not None or self.ended:
+            raise SessionClosed("the session is closing")
+
+    # ------------------------------------------------------------------------------------------- time
+
+    def _turn_changed(self, step: Step) -> None:
+        if any(isinstance(output, ToolResults | FollowUp | ReplyRequest) for output in step.outputs):
+            self._timers.stop(AskExpired())  # every ask has its full time
+        self._timers.keep(self._machine.timers())
+        if self._ending is not None:
+            self._finish_if_settled()
+
+    def _deadline(self, timer: Timer, since: float) -> float:
+        match timer:
+            case GraceExpired():
+                return since + self._delivery.grace
+            case AskExpired():
+                return since + self._delivery.ask_timeout
+            case ReplyHeard():
+                return max(since, self._heard_until)
+            case HoldExpired():
+                speaking = self._machine.user is User.SPEAKING
+                return self._life + (self._delivery.max_speech if speaking else self._delivery.max_hold)
+
+    def _time_is_up(self, timer: Timer) -> None:
+        if isinstance(timer, HoldExpired):
+            logger.warning("session %s: the provider is silent while %d calls wait: going on", self.name, self.owed)
+        self.here(timer)
+
+    @property
+    def _life(self) -> float:
+        """The latest sign of life; audio is one, and is not read."""
+        return max(self._last_life, self._ends.last_media if self._ends is not None else 0.0)
+
+    @property
+    def _heard_until(self) -> float:
+        return self.playback.end if self.playback is not None else 0.0
+
+    def _silent_since(self) -> float | None:
+        if not self._conversation.machine.window_open:
+            return None
+        return max(self._life, self._heard_until)
+
+
+def _framed(each: Frame, *, masked: bool) -> bytes:
+    if isinstance(each, str):
+        return frame(Opcode.TEXT, each.encode(), masked=masked)
+    return frame(Opcode.BINARY, each, masked=masked)

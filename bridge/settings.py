@@ -1,0 +1,321 @@
+"""The settings of the sidecar: which there are, what they mean, and what they may be. Read by `bridge.config`.
+
+Secrets are never settings: a setting names the environment variable or the file that holds one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from .dialects import DIALECTS
+
+__all__ = [
+    "PREFIX",
+    "AdminTable",
+    "LimitsTable",
+    "ListenTable",
+    "LogTable",
+    "RouteTable",
+    "SessionTable",
+    "Settings",
+    "ToolsTable",
+    "UpstreamTable",
+    "listed",
+]
+
+PREFIX: Final = "BRIDGE_"
+"""Of the environment variables that set something: `BRIDGE_<TABLE>__<KEY>`."""
+
+
+# ------------------------------------------------------------------------------------------------- kinds of values
+
+
+def listed(value: object) -> object:
+    """The environment has no lists: commas will do."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _known_dialect(name: str) -> str:
+    if name not in DIALECTS:
+        raise ValueError(f"must be one of {', '.join(DIALECTS)}")
+    return name
+
+
+def _websocket(url: str) -> str:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("ws", "wss") or not parts.hostname):
+        raise ValueError("must be a WebSocket address: wss://host/path")
+    if parts.username is not None or parts.query:
+        raise ValueError("must not hold credentials or a query; a key goes into the variable that api_key_env names")
+    return url
+
+
+def _readable(path: Path) -> Path:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    return path
+
+
+def _set(name: str) -> str:
+    if not os.environ.get(name):
+        raise ValueError("must name an environment variable that is set")
+    return name
+
+
+def _path_prefix(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/") or any(c in path for c in "?# "):
+        raise ValueError("must begin with /, must not end with one, and holds no query")
+    return path
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Timeout = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Url = Annotated[str, AfterValidator(_websocket)]
+ReadableFile = Annotated[Path, AfterValidator(_readable)]
+VariableName = Annotated[str, AfterValidator(_set)]
+
+
+# ------------------------------------------------------------------------------------------------------- the tables
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ListenTable(_Table):
+    """Where applications connect."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond the loopback, a provider's key has to be guarded by tokens."""
+    port: Port = 8787
+    certificate: ReadableFile | None = None
+    """PEM file with the certificate chain, for TLS; needs `key`."""
+    key: ReadableFile | None = None
+    """PEM file with the private key."""
+    origins: Words = ()
+    """Browser origins that are let in, such as `https://app.example.com`. Others are refused."""
+    hosts: Words = ()
+    """Names by which applications may call this port; by default, on the loopback its own names, elsewhere any."""
+    correlation_header: str = ""
+    """Header of the application's request whose value is in every log line of its session, such as a call's id."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together: set both, or neither")
+        return self
+
+
+class AdminTable(_Table):
+    """The port for metrics, health and sessions."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9090
+    token_env: VariableName | None = None
+    """Environment variable with the token that allows changes."""
+    token_file: ReadableFile | None = None
+    """File with this token."""
+
+    @property
+    def token(self) -> str:
+        """The secret itself; empty if there is none."""
+        return _secret(self.token_env, self.token_file)
+
+
+class UpstreamTable(_Table):
+    """The provider."""
+
+    dialect: Annotated[str, AfterValidator(_known_dialect)] = "assemblyai"
+    """Its protocol."""
+    url: Url = ""
+    """Its address; by default the dialect's own."""
+    api_key_env: VariableName | None = None
+    """Environment variable with the provider's key. Without one, the key that the application sends is passed on."""
+    api_key_file: ReadableFile | None = None
+    """File with this key."""
+    tokens_env: VariableName | None = None
+    """Environment variable with what applications must show instead of the key: tokens, separated by commas."""
+    tokens_file: ReadableFile | None = None
+    """File with these tokens, one a line."""
+    ca_file: ReadableFile | None = None
+    """PEM file with the certificates that are trusted, instead of the system's."""
+    output_format: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
+    """What applications ask the provider to send; it tells when a reply has been heard."""
+    pings: Literal["pass", "answer"] = "pass"
+    """Let pings through from end to end, or answer them here, and ping both sides."""
+
+    @property
+    def api_key(self) -> str:
+        """The secret itself; empty if the application brings its own."""
+        return _secret(self.api_key_env, self.api_key_file)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The secrets themselves."""
+        named = os.environ.get(self.tokens_env or "", "").split(",")
+        filed = self.tokens_file.read_text().splitlines() if self.tokens_file else []
+        return tuple(token.strip() for token in (*named, *filed) if token.strip())
+
+    @model_validator(mode="after")
+    def _tokens_stand_for_a_key(self) -> Self:
+        tokens = self.tokens_env or self.tokens_file
+        if tokens and not (self.api_key_env or self.api_key_file):
+            raise ValueError("tokens stand for the provider's key: set api_key_env or api_key_file, too")
+        return self
+
+
+class RouteTable(UpstreamTable):
+    """One of several providers or tenants, by the beginning of the path."""
+
+    path: Annotated[str, AfterValidator(_path_prefix)]
+    """What the path begins with; the rest is carried to the provider."""
+
+
+class ToolsTable(_Table):
+    """The tools that sessions get."""
+
+    python: Words = ()
+    """Files or modules; every Toolset in them."""
+    show_calls: bool = False
+    """Let applications see the calls of these tools, for information."""
+
+
+class SessionTable(_Table):
+    """How sessions are treated."""
+
+    on_application_loss: Literal["end", "keep"] = "end"
+    """When an application vanishes: `end` the provider's session, or `keep` it for as long as it may be resumed."""
+    drain_seconds: Seconds = 60.0
+    """After SIGTERM, for sessions to come to their end."""
+
+
+class LimitsTable(_Table):
+    """What the process takes on at most. Sizes in bytes, times in seconds."""
+
+    max_sessions: Count = 1000
+    """Sessions at once; one more is answered 503."""
+    max_dials: Count = 32
+    """Connections to providers that are being made at once; further ones wait."""
+    max_message: Count = 4 * 1024 * 1024
+    """Bytes of one message, in either direction."""
+    max_head: Count = 16 * 1024
+    """Bytes of the head of an HTTP request or response."""
+    max_concurrent_tools: Count = 256
+    """Tools that run at once in the process."""
+    max_concurrent_tools_per_session: Count = 4
+    """Tools that run at once in a session."""
+    max_threads: Count = 32
+    """Threads for tools that are plain functions."""
+    handshake_timeout: Timeout = 10.0
+    """For an application's request."""
+    dial_timeout: Timeout = 15.0
+    """For a provider to accept a connection."""
+    setup_timeout: Timeout = 5.0
+    """After which an application that has not configured its session is reported."""
+    ping_interval: Timeout = 20.0
+    """Between two pings, where they are ours."""
+    ping_timeout: Timeout = 20.0
+    """For the answer to one of them."""
+    stall_timeout: Timeout = 30.0
+    """How long a peer may read nothing that is sent to it."""
+    owed_timeout: Timeout = 5.0
+    """For results that are still owed, when a session is to end."""
+    end_timeout: Timeout = 2.0
+    """For the provider to end a session that it was asked to end."""
+    close_timeout: Timeout = 5.0
+    """For a connection to be closed properly."""
+    resume_timeout: Timeout = 30.0
+    """How long a session is kept for an application that may come back."""
+
+
+class LogTable(_Table):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Made by `read`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    listen: ListenTable = ListenTable()
+    admin: AdminTable = AdminTable()
+    upstream: UpstreamTable = UpstreamTable()
+    route: tuple[RouteTable, ...] = ()
+    """Further providers by path; what none of them fits goes to `[upstream]`."""
+    tools: ToolsTable = ToolsTable()
+    session: SessionTable = SessionTable()
+    limits: LimitsTable = LimitsTable()
+    log: LogTable = LogTable()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `read` has put together, so that it can say of each value where it came from."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _keys_are_guarded(self) -> Self:
+        if not _is_loopback(self.listen.host):
+            for table, each in (("upstream", self.upstream), *(("route", each) for each in self.route)):
+                if (each.api_key_env or each.api_key_file) and not each.tokens:
+                    raise ValueError(
+                        f"listen.host = {self.listen.host!r}: everybody could use the provider's key; "
+                        f"set {table}.tokens_env or {table}.tokens_file, or listen on the loopback"
+                    )
+        paths = [each.path for each in self.route]
+        if len(set(paths)) < len(paths):
+            raise ValueError("route.path: two routes have the same one")
+        return self
+
+    def text(self) -> str:
+        """What is in force, as TOML. Of a secret it says where it comes from, and never what it is."""
+        return "\n".join(_toml(self))
+
+
+def _secret(variable: str | None, file: Path | None) -> str:
+    return (file.read_text() if file else os.environ.get(variable or "", "")).strip()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _toml(settings: Settings) -> Iterator[str]:
+    for table in Settings.model_fields:
+        value = getattr(settings, table)
+        for each in value if isinstance(value, tuple) else (value,):
+            yield f"[[{table}]]" if isinstance(value, tuple) else f"[{table}]"
+            yield from (_line(name, getattr(each, name)) for name in type(each).model_fields)
+            yield ""
+
+
+def _line(name: str, value: object) -> str:
+    if value is None:
+        return f"# {name} is not set"
+    text = json.dumps(value if isinstance(value, bool | int | float | tuple) else str(value))
+    return f"{name} = {text}" + ("  # set; not shown" if name.endswith(("_env", "_file")) else "")
