@@ -32,7 +32,7 @@ from websockets.frames import EXTERNAL_CLOSE_CODES
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # pragma: no cover - the wheels of websockets have it
+except ImportError:  # only where websockets was built without its C part
     from websockets.utils import apply_mask
 
 __all__ = [
