@@ -77,7 +77,7 @@ LONG_WORLDS: dict[str, tuple[World, int]] = {
 pytestmark = pytest.mark.timeout(300)  # a walk under coverage takes four times as long
 
 
-def _walked(world: World, at_least: int) -> None:
+def check_walk(world: World, at_least: int) -> None:
     report = walk(world)
     print(f"{report.states} states, {report.transitions} transitions")
     assert report.states > at_least
@@ -85,40 +85,40 @@ def _walked(world: World, at_least: int) -> None:
 
 @pytest.mark.parametrize(("world", "at_least"), WORLDS.values(), ids=WORLDS.keys())
 def test_the_invariants_hold_in_every_state(world: World, at_least: int) -> None:
-    _walked(world, at_least)
+    check_walk(world, at_least)
 
 
 @pytest.mark.parametrize(("world", "at_least"), TALKATIVE_WORLDS.values(), ids=TALKATIVE_WORLDS.keys())
 def test_nothing_that_is_to_be_said_is_left_behind(world: World, at_least: int) -> None:
-    _walked(world, at_least)
+    check_walk(world, at_least)
 
 
 @pytest.mark.parametrize("choices", [(PLAIN,), (HELD,), (BETWEEN,)], ids=["plain", "held", "between"])
 def test_nothing_waits_that_may_go(choices: tuple[Choice, ...]) -> None:
-    _walked(World(MAIN, 2, choices, prompt=True), 140)
+    check_walk(World(MAIN, 2, choices, prompt=True), 140)
 
 
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_one_call(delivery: Delivery) -> None:
-    _walked(World(delivery, 1, ALL), 230)
+    check_walk(World(delivery, 1, ALL), 230)
 
 
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_two_calls(delivery: Delivery) -> None:
-    _walked(World(delivery, 2, (PLAIN,)), 300)
+    check_walk(World(delivery, 2, (PLAIN,)), 300)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("world", "at_least"), LONG_WORLDS.values(), ids=LONG_WORLDS.keys())
 def test_the_invariants_hold_in_every_state_of_a_large_world(world: World, at_least: int) -> None:
-    _walked(world, at_least)
+    check_walk(world, at_least)
 
 
 @pytest.mark.slow
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_two_calls_and_every_choice(delivery: Delivery) -> None:
-    _walked(World(delivery, 2, ALL), 2_600)
+    check_walk(World(delivery, 2, ALL), 2_600)
 
 
 @pytest.mark.slow
@@ -128,4 +128,4 @@ def test_the_invariants_hold_for_every_delivery_with_two_calls_and_every_choice(
     ids=DELIVERIES.keys(),
 )
 def test_the_invariants_hold_for_every_delivery_with_two_things_to_say(delivery: Delivery) -> None:
-    _walked(World(delivery, 1, (*FEW, EAGER), asking=True, sayings=2), 1_900)
+    check_walk(World(delivery, 1, (*FEW, EAGER), asking=True, sayings=2), 1_900)

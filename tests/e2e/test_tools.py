@@ -107,7 +107,7 @@ async def test_a_result_that_is_too_big_is_an_error() -> None:
     assert len(record.result) < 1000
 
 
-async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_audio() -> None:
+async def test_a_plain_function_runs_in_a_thread_of_its_own() -> None:
     threads: list[str] = []
 
     def work() -> str:
