@@ -12,7 +12,7 @@ def main() -> None:
     try:
         from bridge.cli import cli
     except ModuleNotFoundError as missing:  # the extra "cli"
-        if missing.name not in ("click", "rich"):
+        if (missing.name or "").partition(".")[0] not in ("click", "rich"):
             raise
         print("The commands need two more packages: install voice-tool-bridge[cli]", file=sys.stderr)
         sys.exit(2)

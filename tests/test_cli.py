@@ -62,9 +62,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make the command line be imported again, without a module of this name."""
 
     def without(name: str) -> None:
-        for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        ours = [module for module in sys.modules if module.startswith("bridge.cli")]
+        for module in [module for module in sys.modules if module.split(".")[0] == name] + ours:
             monkeypatch.delitem(sys.modules, module)
-        monkeypatch.delitem(sys.modules, "bridge.cli")
         monkeypatch.setitem(sys.modules, name, None)
 
     return without
@@ -99,7 +99,7 @@ def test_every_command_is_listed_and_explains_itself(command: str) -> None:
 
 
 def test_the_demo_ends_with_0_if_all_claims_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.cli.demo", partial(demo, pace=0.1))
+    monkeypatch.setattr("bridge.cli.demo.demo", partial(demo, pace=0.1))
     result = run("demo")
     assert result.exit_code == 0
     assert "All 8 claims hold." in result.stdout
@@ -107,7 +107,7 @@ def test_the_demo_ends_with_0_if_all_claims_hold(monkeypatch: pytest.MonkeyPatch
 
 def test_the_demo_ends_with_1_if_a_claim_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = Delivery(hold=False, whole_turn=False, asks=True, void=True)
-    monkeypatch.setattr("bridge.cli.demo", partial(demo, pace=0.1, delivery=at_once))
+    monkeypatch.setattr("bridge.cli.demo.demo", partial(demo, pace=0.1, delivery=at_once))
     result = run("demo")
     assert result.exit_code == 1
     assert "2 of 8 claims do not hold." in result.stdout
@@ -277,7 +277,7 @@ def converse_arguments(path: Path) -> list[str | Path]:
 def test_a_conversation_says_with_whom_and_writes_what_was_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
 ) -> None:
-    monkeypatch.setattr("bridge.cli.converse", partial(converse, patience=0.05))
+    monkeypatch.setattr("bridge.cli.converse.converse", partial(converse, patience=0.05))
     with provider(pace=0.1) as url:
         result = run(*converse_arguments(tmp_path), *([] if offline else ["--url", url]))
     assert result.exit_code == 0, result.output

@@ -1,0 +1,35 @@
+"""The command line: one file per command, each of which says in its help what it is for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import click
+
+from .converse import converse_command
+from .demo import demo_command
+from .serve import serve_command
+from .simulate import simulate_command
+from .tools import tools_command
+
+__all__ = ["cli"]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("voice-tool-bridge")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="voice-tool-bridge", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Tools for realtime voice agents: run, held, and sent at the right moment.
+
+    New here? Begin with `voice-tool-bridge demo`: it needs no account.
+    """
+
+
+for command in (demo_command, converse_command, tools_command, serve_command, simulate_command):
+    cli.add_command(command)
