@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +28,14 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from .dialects import DIALECTS
 from .errors import ConfigError
-from .loading import load_tools
+from .loading import load
 from .relay.pipe import OnLoss, Pings
 from .relay.server import Limits, Listen, Route, Upstream
-from .settings import PREFIX, RouteTable, Settings, UpstreamTable, listed
+from .settings import PREFIX, RouteTable, Settings, ToolsTable, UpstreamTable, listed
+from .tools.mcp import McpServer, McpSource
+from .tools.source import Source
 from .tools.tool import Toolset
+from .tools.webhook import HttpSource, HttpTool
 
 __all__ = ["Sidecar", "read"]
 
@@ -47,16 +51,19 @@ class Sidecar:
 
     settings: Settings
     tools: Toolset
+    """Those that are written in Python."""
+    sources: tuple[Source, ...]
+    """All others."""
     routes: tuple[Route, ...]
     listen: Listen
     limits: Limits
 
 
-def read(path: Path | None, overrides: Layer | None = None) -> Sidecar:
+def read(path: Path | None, overrides: Layer | None = None, *, fresh: bool = False) -> Sidecar:
     """The settings in force, and what they come to.
 
-    `path`: the file, if there is one. `overrides`: from the command line, as `{"listen": {"port": 9000}}`. Raises
-    `ConfigError` with all faults, a line each.
+    `path`: the file, if there is one. `overrides`: from the command line, as `{"listen": {"port": 9000}}`. `fresh` runs
+    modules with tools anew that have been imported before. Raises `ConfigError` with all faults, a line each.
     """
     base = path.resolve().parent if path else Path.cwd()
     environment, faults = _environment()
@@ -68,7 +75,7 @@ def read(path: Path | None, overrides: Layer | None = None) -> Sidecar:
     merged: dict[str, Any] = {}
     for _, layer in reversed(layers):
         merged = _merge(merged, layer)
-    tools, missing = _load(merged, base)
+    tools, missing = _load(merged, base, fresh)
     try:
         settings = Settings(**merged)
     except ValidationError as error:
@@ -94,10 +101,18 @@ def _built(settings: Settings, tools: Toolset) -> Sidecar:
         origins=table.origins,
         hosts=table.hosts,
         correlation_header=table.correlation_header,
+        metadata_headers=table.metadata_headers,
+        reuse_port=table.workers > 1,
     )
     routes = [Route(upstream=_upstream(each, settings), prefix=each.path) for each in settings.route]
     routes.append(Route(upstream=_upstream(settings.upstream, settings)))
-    return Sidecar(settings, tools, tuple(routes), listen, Limits(**settings.limits.model_dump()))
+    limits = Limits(**settings.limits.model_dump())
+    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits)
+
+
+def _sources(table: ToolsTable) -> tuple[Source, ...]:
+    http = [HttpSource(table.http)] if table.http else []
+    return (*http, *map(McpSource, table.mcp))
 
 
 def _upstream(table: UpstreamTable, settings: Settings) -> Upstream:
@@ -160,16 +175,14 @@ def _environment() -> tuple[dict[str, Any], list[str]]:
         return {}, [*faults, f"the environment: a table is set key by key, such as {PREFIX}LISTEN__PORT"]
 
 
-def _load(merged: Layer, base: Path) -> tuple[Toolset, list[str]]:
+def _load(merged: Layer, base: Path, fresh: bool) -> tuple[Toolset, list[str]]:
     """The tools, whatever else is wrong: all faults are wanted at once."""
     table = merged.get("tools")
     sources = listed(table.get("python", ())) if isinstance(table, Mapping) else ()
     if not isinstance(sources, list | tuple) or not all(isinstance(each, str) for each in sources):
         return Toolset(), []  # said already
-    try:
-        return load_tools(sources, base), []
-    except ConfigError as error:
-        return Toolset(), [f"tools.python: {line}" for line in str(error).splitlines()]
+    loaded = load(sources, base, fresh=fresh)
+    return loaded.tools, [f"tools.python: {line}" for line in loaded.errors]
 
 
 def _anchored(layer: Layer, base: Path) -> dict[str, Any]:
@@ -177,6 +190,10 @@ def _anchored(layer: Layer, base: Path) -> dict[str, Any]:
 
     def anchor(key: str, value: Any) -> Any:
         match value:
+            case list() if key == "http":
+                return value
+            case list() if key == "mcp":
+                return [_at_home(each, base) for each in value]
             case Mapping():
                 return _anchored(value, base)
             case list() | tuple():
@@ -191,6 +208,13 @@ def _anchored(layer: Layer, base: Path) -> dict[str, Any]:
                 return value
 
     return {key: anchor(key, value) for key, value in layer.items()}
+
+
+def _at_home(server: Any, base: Path) -> Any:
+    """A program that a file names runs in the directory of the file, or in one relative to that."""
+    if not isinstance(server, Mapping) or not server.get("command") or not isinstance(server.get("cwd", ""), str):
+        return server
+    return {**server, "cwd": str(base / server.get("cwd", ""))}
 
 
 def _merge(under: Layer, over: Layer) -> dict[str, Any]:
@@ -234,6 +258,7 @@ def _holds(layer: Layer, loc: Sequence[str | int]) -> bool:
 
 def _near(key: str) -> str:
     """`; did you mean ...?` The same name in another table is nearest, then a name like it in this one."""
+    key = re.sub(r"\.\d+", "", key)  # which table of several it is does not matter here
     table, _, name = key.rpartition(".")
     if name in _SECRETS:
         return "; secrets come from the environment or a file: see the settings that end in _env and _file"
@@ -250,6 +275,8 @@ def _known() -> Iterator[str]:
         kind = RouteTable if table == "route" else field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from (f"{table}.{name}" for name in kind.model_fields)
+    yield from (f"tools.http.{name}" for name in HttpTool.model_fields)
+    yield from (f"tools.mcp.{name}" for name in McpServer.model_fields)
 
 
 def _key_of(variable: str) -> str:

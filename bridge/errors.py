@@ -9,11 +9,13 @@
     ├── TransportError              connection refused or lost
     │   └── SessionClosed           used after its end
     ├── ApplicationTooSlow          the application does not take its events
+    ├── JournalError                could not make something durable
     └── ToolError                   raised by tool code; its text is meant for the model
         ├── ToolNotFound
         ├── InvalidArguments
         ├── ToolBusy
-        └── ToolTimeout
+        ├── ToolTimeout
+        └── ToolUnavailable         what the tool needs is down; raised by tool code, too
 
 A misbehaving provider is data (`Malformed`, `ProviderFailed`), not an exception. A `ToolError` never leaves the runner.
 """
@@ -66,6 +68,10 @@ class ApplicationTooSlow(BridgeError):
     """The host did not take its events, and the queue is full."""
 
 
+class JournalError(BridgeError):
+    """Something could not be made durable, or what was made durable cannot be read."""
+
+
 class ToolError(BridgeError):
     """Raise this in a tool to tell the model what went wrong, in your own words.
 
@@ -87,3 +93,10 @@ class ToolBusy(ToolError):
 
 class ToolTimeout(ToolError):
     """The tool did not end in time."""
+
+
+class ToolUnavailable(ToolError):
+    """The tool cannot be used now. Raise it in a tool whose service is down: after several it is not called for a while.
+
+    Any other `ToolError` is an answer ("no such order"), and says nothing about the tool's health.
+    """

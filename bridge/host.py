@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .catalogue import Catalogue
 from .core.conversation import Step
 from .core.dialect import Agent, Delivery
 from .errors import ConfigError
 from .runner import Runner
 from .session import Session, SessionOptions
-from .tools.tool import Tool, Toolset
+from .tools.source import Source
+from .tools.tool import Tool
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -29,35 +31,71 @@ class Bridge:
 
         async with Bridge(tools) as bridge, bridge.session(AssemblyAI(...)) as session: ...
 
+    `tools` are written in Python, `sources` are opened on entering, and may change what they offer while sessions run.
     At most `max_concurrent_tools` run at once in the process, and `max_concurrent_tools_per_session` in one session;
-    further calls wait for a while, then are answered "busy".
+    further calls wait for a while, then are answered "busy". A tool that fails `max_tool_failures` times in a row is
+    not called for `tool_pause` seconds. Entering it raises `ConfigError` if a source cannot be opened.
     """
 
     def __init__(
         self,
         tools: Mapping[str, Tool] | None = None,
         *,
+        sources: Sequence[Source] = (),
         observers: tuple[Observer, ...] = (),
         metrics: Metrics | None = None,
         max_concurrent_tools: int = 256,
         max_concurrent_tools_per_session: int = 4,
         max_threads: int = 32,
+        max_tool_failures: int = 5,
+        tool_pause: float = 30.0,
     ) -> None:
-        self.tools: Mapping[str, Tool] = Toolset() if tools is None else tools
+        self._catalogue = Catalogue(tools, sources, changed=self._changed)
+        self._sessions: set[Session] = set()
         counting: tuple[Observer, ...] = () if metrics is None else (metrics,)
         self._observers = (*observers, *counting)
         self._per_session = max_concurrent_tools_per_session
         watchers = () if metrics is None else (metrics.finished,)
-        self.runner = Runner(max_concurrent=max_concurrent_tools, max_threads=max_threads, watchers=watchers)
+        self.runner = Runner(
+            max_concurrent=max_concurrent_tools,
+            max_threads=max_threads,
+            max_failures=max_tool_failures,
+            failure_pause=tool_pause,
+            watchers=watchers,
+        )
         if metrics is not None:
             metrics.watch_runner(self.runner)
 
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What a session that begins now is given."""
+        return self._catalogue.tools
+
+    @property
+    def reason(self) -> str:
+        """Why no session should be begun now, such as a server that is down and needed; else empty."""
+        return self._catalogue.reason
+
+    def switch(self, *, off: Iterable[str] = (), on: Iterable[str] = ()) -> None:
+        """Calls of tools that are off are answered "not available now", in every session, from now on."""
+        self.runner.guards.switch(off=off, on=on)
+
+    async def replace(self, tools: Mapping[str, Tool], sources: Sequence[Source] = ()) -> None:
+        """From now on the tools are these, also of the sessions that run. What runs finishes as it began.
+
+        A source that is among the ones before stays open. Raises `ConfigError`, and nothing has changed, if they cannot
+        be opened.
+        """
+        await self._catalogue.replace(tools, sources)
+
     async def __aenter__(self) -> Self:
+        await self._catalogue.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._catalogue.__aexit__(kind, error, trace)
         self.runner.close()
 
     @asynccontextmanager
@@ -88,7 +126,15 @@ class Bridge:
             options=options,
         )
         async with session.open(_key(agent, api_key)):
-            yield session
+            self._sessions.add(session)
+            try:
+                yield session
+            finally:
+                self._sessions.discard(session)
+
+    def _changed(self, tools: Mapping[str, Tool]) -> None:
+        for session in list(self._sessions):
+            session.offer(tools)
 
 
 @asynccontextmanager
@@ -96,6 +142,7 @@ async def connect(
     agent: Agent,
     *,
     tools: Mapping[str, Tool] | None = None,
+    sources: Sequence[Source] = (),
     api_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     delivery: Delivery | None = None,
@@ -104,7 +151,7 @@ async def connect(
 ) -> AsyncIterator[Session]:
     """One session with an agent: a `Bridge` with a single session. See `Bridge.session`."""
     async with (
-        Bridge(tools, observers=observers) as bridge,
+        Bridge(tools, sources=sources, observers=observers) as bridge,
         bridge.session(agent, api_key=api_key, metadata=metadata, delivery=delivery, options=options) as session,
     ):
         yield session

@@ -54,7 +54,7 @@ from .core.events import (
 )
 from .runner import Finished, Outcome, Runner
 
-__all__ = ["METRICS", "Kind", "Metrics", "Reading", "Series", "Source"]
+__all__ = ["METRICS", "Kind", "Metrics", "Reading", "Series", "Source", "of_runner", "page"]
 
 
 # -------------------------------------------------------------------------------------------------------- the table
@@ -84,6 +84,7 @@ _TOOL = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
 _HELD = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 _SILENCE = (0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 _LAG = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+_WAITING = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -94,6 +95,8 @@ METRICS: Final = (
     Series(
         "bridge_tool_seconds", _H, "From the start of a tool call to its outcome, waiting included.", ("tool",), _TOOL
     ),
+    Series("bridge_tool_unavailable", _G, "1 while a tool is not called, since it is off or keeps failing.", ("tool",)),
+    Series("bridge_tool_pauses_total", _C, "Times that a tool was not called for a while, since it failed.", ("tool",)),
     Series("bridge_unknown_tools_total", _C, "Calls of tools that nobody has."),
     Series("bridge_duplicate_calls_total", _C, "Calls that the provider announced again; they ran once."),
     Series("bridge_results_sent_total", _C, "Results that the provider was given."),
@@ -114,6 +117,13 @@ METRICS: Final = (
     Series("bridge_slow_looks_total", _C, "Media that were not recognised at the first look.", ("direction",)),
     Series("bridge_refused_connections_total", _C, "Connections that became no session, by HTTP status.", ("status",)),
     Series("bridge_loop_lag_seconds", _H, "By how much the event loop was late, four times a second.", (), _LAG),
+    Series(
+        "bridge_relay_lag_seconds",
+        _H,
+        "For how long the slowest peer of a relay has not taken what waits for it, four times a second.",
+        (),
+        _WAITING,
+    ),
     Series("bridge_threads_busy", _G, "Threads that run a tool, abandoned ones included."),
     Series("bridge_threads_abandoned", _G, "Threads whose tool goes on although its call has been answered."),
     Series("bridge_worker_restarts_total", _C, "Worker processes that died and were replaced."),
@@ -134,6 +144,16 @@ class Reading(NamedTuple):
 
 Source = Callable[[], Iterable[Reading]]
 """Read at every scrape, in the thread of the scrape."""
+
+
+def of_runner(runner: Runner) -> Iterator[Reading]:
+    """What a runner says about its threads and its tools."""
+    yield Reading("bridge_threads_busy", (), runner.threads_busy)
+    yield Reading("bridge_threads_abandoned", (), runner.threads_abandoned)
+    unavailable, paused = runner.guards.unavailable, dict(runner.guards.paused)
+    for tool in unavailable | paused.keys():
+        yield Reading("bridge_tool_unavailable", (tool,), tool in unavailable)
+    yield from (Reading("bridge_tool_pauses_total", (tool,), times) for tool, times in paused.items())
 
 
 class Watched(Protocol):
@@ -283,6 +303,10 @@ class Metrics:
         self._calls[name, outcome].inc()
         self._seconds[name].observe(finished.seconds)
 
+    def relay_lag(self, seconds: float) -> None:
+        """Count how far behind a relay is: its `lag`."""
+        self._histograms["bridge_relay_lag_seconds"].observe(seconds)
+
     async def watch_loop(self, every: float = 0.25) -> None:
         """Measure until it is cancelled by how much the running event loop is late."""
         lag = self._histograms["bridge_loop_lag_seconds"]
@@ -296,13 +320,8 @@ class Metrics:
         self._sources.append(source)
 
     def watch_runner(self, runner: Runner) -> None:
-        """Read at every scrape how many threads its tools hold."""
-        self.add_source(
-            lambda: (
-                Reading("bridge_threads_busy", (), runner.threads_busy),
-                Reading("bridge_threads_abandoned", (), runner.threads_abandoned),
-            )
-        )
+        """Read at every scrape how many threads its tools hold, and which of them are not called now."""
+        self.add_source(lambda: of_runner(runner))
 
     def render(self) -> bytes:
         """Everything in the text format of Prometheus. Takes milliseconds: not for an event loop, but for a thread."""
@@ -392,6 +411,7 @@ _READ: Final = frozenset(
         "bridge_refused_connections_total",
         "bridge_sessions_without_setup_total",
         "bridge_worker_restarts_total",
+        "bridge_tool_pauses_total",
     }
     | {series.name for series in METRICS if series.kind is Kind.GAUGE}
 )
@@ -400,6 +420,13 @@ _READ: Final = frozenset(
 
 def _counted() -> Iterator[Series]:
     return (series for series in METRICS if series.kind is Kind.COUNTER and series.name not in _READ)
+
+
+def page(readings: Iterable[Reading]) -> bytes:
+    """These numbers alone in the text format of Prometheus, for a process that has no sessions to count."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Read([lambda: readings]))
+    return generate_latest(registry)
 
 
 class _Read(Collector):

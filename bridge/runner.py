@@ -1,9 +1,9 @@
 """One call to its result, whatever happens: every started call is reported exactly once.
 
-A call passes through the same stages whatever its tool is made of: the loop breaker, its arguments checked, a slot (at
-once, or from a bounded queue), the tool itself within its time, the result encoded. Whatever goes wrong on the way is
-an exception, and becomes an error result in one place. It has two texts: a sentence for the model, and for the log
-where it happened, without any value that was passed or said.
+A call passes through the same stages whatever its tool is made of: the loop breaker, its arguments checked, the same
+call made before looked for, the guards, a slot (at once, or from a bounded queue), the tool itself within its time, the
+result encoded. Whatever goes wrong on the way is an exception, and becomes an error result in one place. It has two
+texts: a sentence for the model, and for the log where it happened, without any value that was passed or said.
 
 Three limits, from the inside out: threads for plain functions (`Threads`), calls of all sessions (`Runner`), calls of
 one session (`Calls`). Waiting for any of them counts towards the tool's queue timeout, not towards its timeout.
@@ -18,7 +18,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,11 +29,25 @@ from traceback import walk_tb
 from types import coroutine
 from typing import Any, cast
 
+import orjson
+
 from .core.events import CallKey, ToolCall, ToolResult
-from .errors import InvalidArguments, SessionClosed, ToolBusy, ToolError, ToolNotFound, ToolTimeout
+from .errors import (
+    InvalidArguments,
+    SessionClosed,
+    ToolBusy,
+    ToolError,
+    ToolNotFound,
+    ToolTimeout,
+    ToolUnavailable,
+)
+from .guards import Guards, Health, TooOften
 from .limits import LoopBreaker, Looping, Slots, Threads, take_all
+from .replays import Replays
 from .tools.encode import TooLarge, Unencodable, encode
+from .tools.redaction import shown
 from .tools.tool import CallContext, Tool
+from .tracing import span
 
 __all__ = ["Calls", "Finished", "Outcome", "Runner"]
 
@@ -54,6 +68,8 @@ class Outcome(Enum):
     """How a call ended; the values are metric labels."""
 
     OK = "ok"
+    REPLAYED = "replayed"
+    """The same call had succeeded before, and its result was given again."""
     ERROR = "error"
     INVALID = "invalid"
     UNKNOWN = "unknown"
@@ -61,6 +77,8 @@ class Outcome(Enum):
     BUSY = "busy"
     CANCELLED = "cancelled"
     LOOP = "loop"
+    TOO_OFTEN = "too_often"
+    UNAVAILABLE = "unavailable"
     UNENCODABLE = "unencodable"
     TOO_LARGE = "too_large"
 
@@ -80,12 +98,16 @@ class Finished:
     """For the log: what went wrong and where, without values."""
 
 
+_WELL = (Outcome.OK, Outcome.REPLAYED)
+
 _OUTCOMES: dict[type[BaseException], Outcome] = {
     InvalidArguments: Outcome.INVALID,
     ToolNotFound: Outcome.UNKNOWN,
     ToolTimeout: Outcome.TIMEOUT,
     ToolBusy: Outcome.BUSY,
     Looping: Outcome.LOOP,
+    TooOften: Outcome.TOO_OFTEN,
+    ToolUnavailable: Outcome.UNAVAILABLE,
     Unencodable: Outcome.UNENCODABLE,
     TooLarge: Outcome.TOO_LARGE,
 }
@@ -93,12 +115,13 @@ _OUTCOMES: dict[type[BaseException], Outcome] = {
 
 class _Stage(Enum):
     CREATED = "its task has not begun"
+    REPEATED = "the same call runs already"
     WAITING = "not invoked yet"
     INVOKED = "the tool has been called"
     ANSWERED = "reported before the tool ended"
 
 
-_NOT_INVOKED = (_Stage.CREATED, _Stage.WAITING)
+_NOT_INVOKED = (_Stage.CREATED, _Stage.REPEATED, _Stage.WAITING)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +138,15 @@ class _Run:
     stage: _Stage = _Stage.CREATED
     stop_asked: bool = False
     """A cancellation that we did not ask for is the tool's own failure."""
-    timer: asyncio.TimerHandle = field(init=False)
+    outcome: Outcome = Outcome.OK
+    """If all goes well."""
+    answer: Outcome | None = None
+    """How it was reported."""
+    shown: str = ""
+    """What may be shown of its arguments."""
+    timer: asyncio.TimerHandle | None = None
+    health: Health | None = None
+    """What it has said about the tool."""
 
     @property
     def name(self) -> str:
@@ -133,12 +164,18 @@ class Runner:
         *,
         max_concurrent: int = 256,
         max_threads: int = 32,
+        max_failures: int = 5,
+        failure_pause: float = 30.0,
         watchers: tuple[Callable[[Finished], None], ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`watchers` are told of every call that is over, of any session: `Metrics.finished` is one."""
+        """A tool that fails `max_failures` times in a row is not called for `failure_pause` seconds, then tried once.
+
+        `watchers` are told of every call that is over, of any session: `Metrics.finished` is one.
+        """
+        self.guards = Guards(max_failures=max_failures, pause=failure_pause, clock=clock)
         self._watchers = watchers
-        self._slots = Slots(max_concurrent)
+        self._shared = _Shared(Slots(max_concurrent), {}, Replays(clock))
         self._threads = Threads(max_threads)
         self._clock = clock
 
@@ -151,8 +188,8 @@ class Runner:
         than `repeat_limit` times in a row is not run; nor is any tool beyond `calls_per_minute`.
         """
         breaker = LoopBreaker(repeat_limit, calls_per_minute)
-        slots = (Slots(max_concurrent), self._slots)
-        return Calls(slots, self._threads, self._clock, breaker, max_queue, self._watchers)
+        own = _Shared(Slots(max_concurrent), {}, Replays(self._clock))
+        return Calls(own, self._shared, self.guards, self._threads, self._clock, breaker, max_queue, self._watchers)
 
     @property
     def threads_busy(self) -> int:
@@ -169,19 +206,39 @@ class Runner:
         self._threads.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the calls of a session, or of a process, have in common."""
+
+    slots: Slots
+    tool_slots: dict[tuple[str, int], Slots]
+    """By a tool's name and its own limit."""
+    replays: Replays
+
+    def places(self, name: str, limit: int | None) -> tuple[Slots, ...]:
+        """What a run of this tool has to take a place of."""
+        if limit is None:
+            return (self.slots,)
+        return (self.tool_slots.setdefault((name, limit), Slots(limit)), self.slots)
+
+
 class Calls:
     """The calls of one session. Made by `Runner.session`."""
 
     def __init__(
         self,
-        slots: Sequence[Slots],
+        own: _Shared,
+        shared: _Shared,
+        guards: Guards,
         threads: Threads,
         clock: Callable[[], float],
         breaker: LoopBreaker,
         max_queue: int,
         watchers: tuple[Callable[[Finished], None], ...] = (),
     ) -> None:
-        self._slots = slots
+        self._own = own
+        self._shared = shared
+        self._guards = guards
         self._threads = threads
         self._clock = clock
         self._breaker = breaker
@@ -223,6 +280,10 @@ class Calls:
         if run is not None and (run.stage in _NOT_INVOKED or (run.tool and run.tool.on_interrupt == "cancel")):
             _stop(run)
 
+    def aside(self, function: Callable[[], str], tell: Callable[[str], None]) -> None:
+        """Run a tool's own quick function, and tell what came of it."""
+        tell(function())
+
     async def aclose(self, timeout: float) -> None:
         """Cancel what is left and wait up to `timeout` seconds for it. What goes on all the same is abandoned."""
         self._closed = True
@@ -237,16 +298,22 @@ class Calls:
 
     async def _perform(self, run: _Run, known: Iterable[str]) -> None:
         """The task of a call. It swallows its cancellation, since it ends there anyway."""
+        with span(run.name, run.call, run.context) as notes:
+            finished = await self._finished(run, known)
+            # Its answer may have been another: then this came too late.
+            outcome = run.answer or finished.outcome
+            notes.outcome, notes.failed, notes.arguments = outcome.value, outcome not in _WELL, run.shown
+        self._settle(run, finished)
+
+    async def _finished(self, run: _Run, known: Iterable[str]) -> Finished:
         try:
-            finished = _success(run, await self._output(run, known), self._clock())
+            return _success(run, await self._output(run, known), self._clock())
         except asyncio.CancelledError as error:
             if run.stop_asked:
-                finished = _failure(run, self._clock(), Outcome.CANCELLED, _CANCELLED)
-            else:
-                finished = _failure(run, self._clock(), Outcome.ERROR, "the tool was aborted", _trace(error))
+                return _failure(run, self._clock(), Outcome.CANCELLED, _CANCELLED)
+            return _failure(run, self._clock(), Outcome.ERROR, "the tool was aborted", _trace(error))
         except BaseException as error:  # a tool that calls sys.exit() must not take the process along
-            finished = _explained(run, self._clock(), error)
-        self._settle(run, finished)
+            return _explained(run, self._clock(), error)
 
     async def _output(self, run: _Run, known: Iterable[str]) -> str:
         """The way of a call from start to end, as long as nothing goes wrong."""
@@ -256,16 +323,46 @@ class Calls:
         self._breaker.count(run.call, run.began)
         if (tool := run.tool) is None:
             raise ToolNotFound(_no_such_tool(known))
-        arguments = tool.check(run.call.arguments)
-        wanted = (*self._slots, self._threads.slots) if tool.blocking else self._slots
-        if not take_all(wanted):
-            await self._queue(run, tool, wanted)
+        arguments = tool.arguments(run.call.arguments, run.context)
+        run.shown = shown(arguments, tool.log_arguments) if tool.log_arguments else ""
+        if tool.dedupe is None:
+            return await self._result(run, tool, arguments)
+        replays = (self._own if tool.dedupe.scope == "session" else self._shared).replays
+        run.stage = _Stage.REPEATED
+        self._limit(run, tool.timeout)
+        same = _identity(run.name, arguments, tool.dedupe.fields)
+        output, before = await replays.once(same, tool.dedupe.seconds, lambda: self._result(run, tool, arguments))
+        self._limit(run, None)
+        if before:
+            run.outcome = Outcome.REPLAYED
+            return _marked(output)
+        return output
+
+    async def _result(self, run: _Run, tool: Tool, arguments: dict[str, Any]) -> str:
+        """Run the tool, as soon as there is room."""
+        run.stage = _Stage.WAITING
+        self._guards.admit(tool)
+        held = (
+            *self._own.places(run.name, tool.session_concurrency),
+            *self._shared.places(run.name, tool.concurrency),
+        )
+        wanted = (*held, self._threads.slots) if tool.blocking else held
+        health = Health.UNKNOWN
         try:
-            value = await self._invoke(run, tool, arguments)
+            if not take_all(wanted):
+                await self._queue(run, tool, wanted)
+            try:
+                value = await self._invoke(run, tool, arguments)
+            finally:
+                self._limit(run, None)
+                for slots in held:
+                    slots.give()
+            health = Health.WELL
+        except BaseException as error:
+            health = _health(run, error)
+            raise
         finally:
-            run.timer.cancel()
-            for slots in self._slots:
-                slots.give()
+            self._judge(run, health)
         return encode(value, tool.result_limit)
 
     async def _queue(self, run: _Run, tool: Tool, wanted: Sequence[Slots]) -> None:
@@ -273,7 +370,7 @@ class Calls:
         if self._queued >= self._max_queue or (tool.blocking and self._threads.hopeless):
             raise ToolBusy(_busy(run))
         self._queued += 1
-        run.timer = asyncio.get_running_loop().call_later(tool.queue_timeout, self._expire, run)
+        self._limit(run, tool.queue_timeout)
         try:
             with ExitStack() as taken:
                 for slots in wanted:
@@ -281,12 +378,12 @@ class Calls:
                     taken.callback(slots.give)
                 taken.pop_all()
         finally:
-            run.timer.cancel()
+            self._limit(run, None)
             self._queued -= 1
 
     async def _invoke(self, run: _Run, tool: Tool, arguments: dict[str, Any]) -> object:
         run.stage = _Stage.INVOKED
-        run.timer = asyncio.get_running_loop().call_later(tool.timeout, self._expire, run)
+        self._limit(run, tool.timeout)
         if tool.blocking:
             value = await self._threads.run(partial(tool.invoke, arguments, run.context), run.name)
             if not inspect.isawaitable(value):
@@ -295,13 +392,26 @@ class Calls:
             value = tool.invoke(arguments, run.context)
         return await _watched(cast("Awaitable[object]", value), run.name, self._clock)
 
+    def _limit(self, run: _Run, seconds: float | None) -> None:
+        """From now on it has so long, instead of what it had."""
+        if run.timer is not None:
+            run.timer.cancel()
+        run.timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._expire, run)
+
+    def _judge(self, run: _Run, health: Health) -> None:
+        """The guards hear once of every run that they have admitted."""
+        if run.health is None:
+            run.health = health
+            self._guards.ended(run.name, health)
+
     def _expire(self, run: _Run) -> None:
         """Its time is over. Answer now: nobody knows when the tool will stop, or whether it will."""
         if run.stop_asked:
             end = Outcome.CANCELLED, _CANCELLED
-        elif run.stage is _Stage.WAITING:
+        elif run.stage in _NOT_INVOKED:
             end = Outcome.BUSY, _busy(run)
         else:
+            self._judge(run, Health.FAILED)
             end = Outcome.TIMEOUT, f"{run.name} did not answer within {run.tool.timeout if run.tool else 0:g} s"
         self._answer(run, _failure(run, self._clock(), *end))
         _stop(run)
@@ -314,9 +424,13 @@ class Calls:
         if run.stage is _Stage.ANSWERED:
             return
         run.stage = _Stage.ANSWERED
-        if finished.outcome not in (Outcome.OK, Outcome.CANCELLED):
-            line = "tool %s: call %.64r ended as %s after %.3f s: %s"
-            logger.warning(line, run.name, run.call.call_id, finished.outcome.value, finished.seconds, finished.detail)
+        run.answer = finished.outcome
+        well = finished.outcome in (*_WELL, Outcome.CANCELLED)
+        if not well or logger.isEnabledFor(logging.DEBUG):
+            about = (f": {part}" for part in (finished.detail, run.shown) if part)
+            level = logging.DEBUG if well else logging.WARNING
+            how = (run.name, run.call.call_id, finished.outcome.value, finished.seconds, "".join(about))
+            logger.log(level, "tool %s: call %.64r ended as %s after %.3f s%s", *how)
         for tell in (*self._watchers, run.report):
             try:
                 tell(finished)
@@ -361,7 +475,7 @@ _CANCELLED = "the call was cancelled"
 
 def _success(run: _Run, output: str, now: float) -> Finished:
     result = ToolResult(run.call.call_id, output, name=run.call.name, echo=run.call.echo)
-    return Finished(run.key, run.name, result, Outcome.OK, now - run.began)
+    return Finished(run.key, run.name, result, run.outcome, now - run.began)
 
 
 def _explained(run: _Run, now: float, error: BaseException) -> Finished:
@@ -389,7 +503,30 @@ def _no_such_tool(known: Iterable[str]) -> str:
 
 
 def _busy(run: _Run) -> str:
+    if run.stage is _Stage.REPEATED:
+        return f"{run.name} was not run, because the same call is still running; wait for its result"
     return f"{run.name} was not run, because too many calls are running already; try again later"
+
+
+def _identity(name: str, arguments: Mapping[str, Any], fields: Sequence[str]) -> Hashable:
+    """What makes two calls the same, however their arguments were spelled."""
+    chosen = {field: arguments.get(field) for field in fields or arguments}
+    return name, orjson.dumps(orjson.loads(encode(chosen)), option=orjson.OPT_SORT_KEYS)
+
+
+def _marked(output: str) -> str:
+    """An object says that it has been given before; other values have no place for that."""
+    value = orjson.loads(output)
+    return encode({**value, "replayed": True}) if isinstance(value, dict) else output
+
+
+def _health(run: _Run, error: BaseException) -> Health:
+    """What the end of a run says about its tool. An error in the tool's own words is an answer."""
+    leaves = _leaves(error)
+    if isinstance(error, ToolBusy) or (isinstance(error, asyncio.CancelledError) and run.stop_asked):
+        return Health.UNKNOWN
+    answered = all(isinstance(leaf, ToolError) and not isinstance(leaf, ToolUnavailable) for leaf in leaves)
+    return Health.WELL if answered else Health.FAILED
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

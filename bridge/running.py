@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from .core.events import CallKey, FillerDue, LocalEvent, Run, SayAsked, ToolFinished
+from .core.events import CallKey, FillerDue, LocalEvent, Run, SayAsked, ToolCall, ToolFinished
 from .fillers import Fillers
-from .runner import Calls, Finished
+from .runner import Finished
 from .tools.tool import CallContext, Tool
+from .tools.versions import Versions
 
-__all__ = ["Running", "ToolEvent", "ToolProgress", "ToolSettled", "ToolStarted"]
+__all__ = ["CallsHere", "Running", "ToolEvent", "ToolProgress", "ToolSettled", "ToolStarted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,28 @@ class ToolSettled:
 ToolEvent = ToolStarted | ToolProgress | ToolSettled
 
 
+class CallsHere(Protocol):
+    """The calls of one session, as they look from its own event loop: `runner.Calls`, or what runs them elsewhere."""
+
+    def start(
+        self,
+        key: CallKey,
+        call: ToolCall,
+        tool: Tool | None,
+        known: Iterable[str],
+        context: CallContext,
+        report: Callable[[Finished], None],
+    ) -> None: ...
+
+    def discard(self, key: CallKey) -> None: ...
+
+    def aside(self, function: Callable[[], str], tell: Callable[[str], None]) -> None:
+        """Run a tool's own quick function where tools run, and tell on this loop what came of it."""
+        ...
+
+    async def aclose(self, timeout: float) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """What the calls of a session need of it."""
@@ -70,22 +93,25 @@ class _Live:
 class Running:
     """Starts calls, and reports each one to the host once it has begun and once it is settled."""
 
-    def __init__(self, calls: Calls, host: Host) -> None:
+    def __init__(self, calls: CallsHere, host: Host, tools: Mapping[str, Tool]) -> None:
+        self.versions = Versions(tools)
         self._loop = asyncio.get_running_loop()
         self._calls = calls
         self._host = host
         self._live: dict[CallKey, _Live] = {}
-        self._fillers = Fillers(lambda key, text: host.here(FillerDue(key, text)), host.silent_since)
+        self._fillers = Fillers(lambda key, text: host.here(FillerDue(key, text)), host.silent_since, calls.aside)
 
-    def start(self, command: Run, tool: Tool | None, known: Iterable[str]) -> None:
-        """Run a call. `tool` is None if none has its name; `known` are the names there are."""
+    def start(self, command: Run, known: Iterable[str]) -> None:
+        """Run a call. `known` are the names that the agent may use."""
         key, call = command.key, command.call
+        tool = self.versions.find(call.name)
         name = call.name if tool is not None else ""
         self._live[key] = _Live(name)
-        self._calls.start(key, call, tool, known, self._context(key, name), self._finished)
+        context = self._context(key, name)
+        if tool is not None:
+            self._fillers.start(key, tool, call, context)
+        self._calls.start(key, call, tool, known, context, self._finished)
         self._host.deliver(ToolStarted(key, name))
-        if tool is not None and tool.filler is not None:
-            self._fillers.start(key, tool, call)
 
     def discard(self, key: CallKey, why: str) -> None:
         """The result will never be sent."""
@@ -117,10 +143,14 @@ class Running:
             key=key,
             tool=name,
             metadata=host.metadata,
-            progress=lambda text: self._ask(host.deliver, ToolProgress(key, name, text)),
+            progress=lambda text: self._ask(self._progress, ToolProgress(key, name, text)),
             say=lambda text: self._ask(host.here, SayAsked(text)),
             end_session=lambda reason="": self._ask(host.end_soon, reason),
         )
+
+    def _progress(self, progress: ToolProgress) -> None:
+        self._host.deliver(progress)
+        self._fillers.progress(progress.key, progress.text)
 
     def _ask(self, action: Callable[[Any], object], argument: object) -> None:
         """What a tool asks of the session, from the loop or from a thread: it never waits for it."""

@@ -1,68 +1,219 @@
-"""Runs a sidecar: the relay, its admin port, and what signals do to both."""
+"""Runs a sidecar: the relay, its admin port, and what signals and a lack of file descriptors do to them.
+
+One process here; several that share a port are in `bridge.workers`, each of which is `serving` just the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
+import os
+import resource
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
 
-from .admin import admin, listening, relay_source
+import anyio
+from anyio.abc import TaskStatus
+
+from .admin import Subject, admin, listening, relay_source, told
 from .config import Sidecar
 from .metrics import Metrics
 from .relay.server import Relay
 
-__all__ = ["run"]
+__all__ = ["Reload", "at_each_hangup", "log_to_stderr", "run", "run_loop", "serving", "until_stopped"]
 
 logger = logging.getLogger("bridge.serve")
 
+_T = TypeVar("_T")
 
-def run(sidecar: Sidecar, started: Callable[[int, int], None]) -> int:
+Reload = Callable[[Relay], Awaitable[None]]
+"""Reads the settings again, and gives a relay that is running what may change in it; what SIGHUP asks for."""
+
+
+def run(sidecar: Sidecar, started: Callable[[int, int], None], *, reload: Reload | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns how many sessions had to be ended before their time.
 
     `started` hears of the two ports. SIGTERM, or the first SIGINT, lets the running sessions come to their end for
-    `drain_seconds`; a second signal ends them at once. Runs on uvloop where that is installed. Raises `ConfigError`.
+    `drain_seconds`; a second signal ends them at once. SIGHUP is for `reload`. Raises `ConfigError`.
     """
+    return run_loop(_serve(sidecar, started, reload))
+
+
+def run_loop(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run this to its end, on uvloop where that is installed."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(_serve(sidecar, started))
-    return uvloop.run(_serve(sidecar, started))
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
-async def _serve(sidecar: Sidecar, started: Callable[[int, int], None]) -> int:
+def log_to_stderr(level: str, worker: int | None = None) -> None:
+    """One line for each thing that happens; with the number of the worker, if there are several."""
+    who = f" worker {worker}" if worker else ""
+    logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s")
+
+
+@asynccontextmanager
+async def serving(sidecar: Sidecar) -> AsyncIterator[tuple[Relay, Metrics]]:
+    """A relay that takes sessions, and what is counted of them. Raises `ConfigError` if it cannot."""
+    files = _Files(2 * sidecar.limits.max_sessions + _OTHER_FILES)
+    files.make_room()
     metrics = Metrics()
-    relay = Relay(sidecar.routes, sidecar.tools, limits=sidecar.limits, observers=(metrics,), finished=metrics.finished)
-    port = sidecar.settings.admin
+    relay = Relay(
+        sidecar.routes,
+        sidecar.tools,
+        sources=sidecar.sources,
+        limits=sidecar.limits,
+        observers=(metrics,),
+        finished=metrics.finished,
+    )
     async with relay:
+        relay.guards.switch(off=sidecar.settings.tools.off)
         metrics.add_source(relay_source(relay))
         await relay.start(sidecar.listen)
-        async with listening(admin(relay, metrics, token=port.token), port.host, port.port) as admin_port:
-            watching = asyncio.create_task(metrics.watch_loop())
-            started(relay.port, admin_port)
-            try:
-                return await _until_stopped(relay, sidecar.settings.session.drain_seconds)
-            finally:
-                watching.cancel()
+        with _beside(metrics.watch_loop(), files.watch()), _loop_tells(files.loop_failed):
+            yield relay, metrics
 
 
-async def _until_stopped(relay: Relay, drain_seconds: float) -> int:
-    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, signals.put_nowait, each)
-    first = await signals.get()
-    open_now = len(relay.sessions)
-    logger.info("%s: no new sessions; %d are open and have %g s", first.name, open_now, drain_seconds)
-    draining = asyncio.create_task(relay.drain(drain_seconds))
-    again = asyncio.create_task(signals.get())
-    await asyncio.wait((draining, again), return_when=asyncio.FIRST_COMPLETED)
-    if not draining.done():
-        logger.warning("%s again: %d sessions are ended now", again.result().name, len(relay.sessions))
+async def until_stopped(subject: Subject, drain_seconds: float) -> int:
+    """Wait for SIGTERM or SIGINT, drain, and say how many sessions had to be ended; a second one ends them at once."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        first = await anext(signals)
+        open_now = len(await told(subject.sessions))
+        logger.info("%s: no new sessions; %d are open and have %g s", first.name, open_now, drain_seconds)
+        draining = asyncio.create_task(subject.drain(drain_seconds))
+        again = asyncio.ensure_future(anext(signals))
+        await asyncio.wait((draining, again), return_when=asyncio.FIRST_COMPLETED)
+        if not again.done():
+            again.cancel()
+            return await draining
+        logger.warning("%s again: %d sessions are ended now", again.result().name, len(await told(subject.sessions)))
         draining.cancel()
         with suppress(asyncio.CancelledError):
             await draining
-        return await relay.drain(0)
-    again.cancel()
-    return draining.result()
+        return await subject.drain(0)
+
+
+async def at_each_hangup(
+    reload: Callable[[], Awaitable[None]], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Do this at each SIGHUP, until cancelled. That it fails is logged, and ends nothing."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
+        task_status.started()
+        async for _ in hangups:
+            try:
+                await reload()
+            except Exception:
+                logger.exception("SIGHUP: the settings could not be read again, so those from before stay in force")
+
+
+async def _serve(sidecar: Sidecar, started: Callable[[int, int], None], reload: Reload | None) -> int:
+    port = sidecar.settings.admin
+    async with (
+        serving(sidecar) as (relay, metrics),
+        listening(admin(relay, metrics, token=port.token), port.host, port.port) as admin_port,
+        anyio.create_task_group() as group,
+    ):
+
+        async def reload_relay() -> None:
+            if reload is not None:
+                await reload(relay)
+
+        await group.start(at_each_hangup, reload_relay)
+        started(relay.port, admin_port)
+        left = await until_stopped(relay, sidecar.settings.session.drain_seconds)
+        group.cancel_scope.cancel()
+    return left
+
+
+@contextmanager
+def _beside(*work: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """These go on while the block runs."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@contextmanager
+def _loop_tells(hears: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]) -> Iterator[None]:
+    """While the block runs, this hears of what goes wrong in the loop itself."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(hears)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
+
+
+# --------------------------------------------------------------------------------------------------- file descriptors
+
+_OTHER_FILES: Final = 64
+"""Descriptors beside the two of each session: ports, the log, the standard library's, those of a few tools."""
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE)
+_QUIET_SECONDS: Final = 60.0
+
+
+class _Files:
+    """The file descriptors of this process, of which it needs so many."""
+
+    def __init__(self, needed: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._needed = needed
+        self._clock = clock
+        self._said = -math.inf
+
+    def make_room(self) -> None:
+        """Raise the limit to what is needed, or warn that the system does not allow that."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if _covers(soft, self._needed):
+            return
+        allowed = self._needed if _covers(hard, self._needed) else hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < self._needed:
+            logger.warning(
+                "max_sessions needs %d file descriptors, and only %d are allowed: %s",
+                self._needed,
+                allowed,
+                self._remedy,
+            )
+
+    async def watch(self, every: float = 1.0) -> None:
+        """Look until cancelled whether any are left: uvloop closes connections for which there is none in silence."""
+        while True:
+            await anyio.sleep(every)
+            try:
+                os.close(os.open("/", os.O_RDONLY))
+            except OSError as fault:
+                if fault.errno in _EXHAUSTED:
+                    self._exhausted()
+
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+        """Told by the loop of what nobody else hears: one line for a connection that could not be accepted."""
+        fault = what.get("exception")
+        if isinstance(fault, OSError) and fault.errno in _EXHAUSTED and "accept" in what["message"]:
+            self._exhausted()
+        else:
+            loop.default_exception_handler(what)
+
+    def _exhausted(self) -> None:
+        now = self._clock()
+        if now - self._said >= _QUIET_SECONDS:
+            self._said = now
+            logger.error("no file descriptors are left, so new connections are not taken: %s", self._remedy)
+
+    @property
+    def _remedy(self) -> str:
+        return f"raise LimitNOFILE (ulimit -n) to {self._needed}, or lower max_sessions"
+
+
+def _covers(limit: int, needed: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= needed

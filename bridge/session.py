@@ -58,6 +58,7 @@ from .core.events import (
 from .core.turn import User
 from .errors import (
     ApplicationTooSlow,
+    BridgeError,
     ConfigurationRefused,
     ProviderError,
     SessionClosed,
@@ -70,6 +71,7 @@ from .runner import Calls
 from .running import Host, Running, ToolEvent
 from .timers import Timers
 from .tools.tool import Tool
+from .transports import Transport
 from .transports.websocket import WebSocketTransport
 
 __all__ = ["AgentEvent", "Session", "SessionOptions"]
@@ -107,10 +109,10 @@ _SIGNS_OF_LIFE = (AgentAudio, Transcript, ToolCalled, ReplyStarted, ReplyDone, S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Change:
-    """A change that the provider has not answered yet; `tools` come into force in the moment of its answer."""
+    """A change that the provider has not answered yet."""
 
+    sent: asyncio.Future[None]
     answer: asyncio.Future[SetupAccepted]
-    tools: Mapping[str, Tool] | None
 
 
 class Session:
@@ -149,6 +151,9 @@ class Session:
         self._sample_width = agent.input_rate[0]
         self._playback = PlaybackClock(*agent.output_rate)
         self._changes: deque[_Change] = deque()
+        self._replacement: _Change | None = None
+        """The change of our tools that waits for nobody to speak."""
+        self._offers: set[asyncio.Task[None]] = set()
         self._malformed = 0
 
     # ------------------------------------------------------------------------------------------- life
@@ -156,14 +161,21 @@ class Session:
     @asynccontextmanager
     async def open(self, api_key: str) -> AsyncIterator[Self]:
         """Connect and configure; end the session properly on leaving. For `Bridge`."""
-        self._loop = asyncio.get_running_loop()
         endpoint = self._agent.dialect.endpoint(self._agent.url, api_key)
-        self._transport = await WebSocketTransport.open(
+        transport = await WebSocketTransport.open(
             endpoint, timeout=self._options.connect_timeout, max_size=self._options.max_frame
         )
-        self._outbox = Outbox(self._transport, self._sent)
+        async with self.over(transport):
+            yield self
+
+    @asynccontextmanager
+    async def over(self, transport: Transport) -> AsyncIterator[Self]:
+        """The same over a connection that is there already; it is closed on leaving."""
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._outbox = Outbox(transport, self._sent)
         self._timers = Timers(self._deadline, self._time_is_up)
-        self._running = Running(self._calls, self._host())
+        self._running = Running(self._calls, self._host(), self._tools)
         self._events: EventQueue[AgentEvent] = EventQueue(self._options.max_events)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
@@ -243,7 +255,8 @@ class Session:
         self._over.set()
         self._settled.set()
         gone = failure or SessionClosed("the session has ended")
-        waiting: list[asyncio.Future[Any]] = [self._ready, *(change.answer for change in self._changes)]
+        changes = [*self._changes, *([self._replacement] if self._replacement else [])]
+        waiting: list[asyncio.Future[Any]] = [self._ready, *(each for c in changes for each in (c.sent, c.answer))]
         for future in waiting:
             if not future.done():
                 future.set_exception(gone)
@@ -262,9 +275,9 @@ class Session:
             await asyncio.wait([self._ending])
         await self._running.aclose()
         await self._transport.aclose()
-        for task in tasks:
+        for task in (*tasks, *self._offers):
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.wait([*tasks, *self._offers])
         self._timers.stop_all()
 
     # ------------------------------------------------------------------------------------------- what the host does
@@ -307,7 +320,7 @@ class Session:
         await self._outbox.room()
         step = self._conversation.from_app(_encode(message))
         if any(isinstance(event, Setup) for event in step.events):
-            self._expect_answer(None)
+            self._changes.append(self._change())
         self._perform(step)
 
     def say(self, instructions: str) -> None:
@@ -318,39 +331,60 @@ class Session:
     async def update(self, *, tools: Mapping[str, Tool] | None = None, **changes: Any) -> None:
         """Change settings, or replace the tools, of the running session; returns when the provider has agreed.
 
-        Calls that run go on under the definition they were called with. Raises `ConfigError` for what cannot change,
+        New tools are announced as soon as nobody speaks; of several changes that wait for that, only the last is. Calls
+        that run go on under the definition they were called with. Raises `ConfigError` for what cannot change,
         `ConfigurationRefused` if the provider does not agree; everything is then as it was.
         """
         self._refuse_if_closing()
         if changes:
             message = self._agent.update_message(**changes)
-            await self._acknowledged(self._conversation.from_app(_encode(message)))
-        if tools is None:
-            return
+            step = self._conversation.from_app(_encode(message))
+            self._changes.append(change := self._change())
+            self._perform(step)
+            await self._acknowledged(change)
+        if tools is not None:
+            await self._replace(tools)
+
+    def offer(self, tools: Mapping[str, Tool]) -> None:
+        """The same for tools alone, without waiting; what the provider does not agree to is logged. For `Bridge`."""
+        if not self._closing:
+            offering = self._loop.create_task(self._replace(tools))
+            self._offers.add(offering)
+            offering.add_done_callback(self._offered)
+
+    def _offered(self, offering: asyncio.Task[None]) -> None:
+        self._offers.discard(offering)
+        if not offering.cancelled() and isinstance(error := offering.exception(), BridgeError) and not self._closing:
+            logger.warning("session %s: its tools could not be replaced: %s", self.id, error)
+
+    async def _replace(self, tools: Mapping[str, Tool]) -> None:
         step = self._conversation.replace_tools(tuple(tool.spec for tool in tools.values()))
-        if not step.commands:
+        if not step.commands and not self._conversation.replacement_waits:
             raise ConfigurationRefused("the tools of this agent are configured at the provider and cannot be replaced")
-        accepted = await self._acknowledged(step, dict(tools))
-        missing = tools.keys() - set(tools if accepted.tools is None else accepted.tools)
+        self._running.versions.offer(tools)
+        self._replacement = change = self._replacement or self._change()
+        self._perform(step)
+        await asyncio.shield(change.sent)
+        accepted = await self._acknowledged(change)
+        wanted = {spec.name for spec in self._conversation.versions[-1]} & tools.keys()
+        missing = wanted - set(wanted if accepted.tools is None else accepted.tools)
         if missing:
             raise ConfigurationRefused(f"the provider did not take these tools: {', '.join(sorted(missing))}")
 
-    async def _acknowledged(self, step: Step, tools: Mapping[str, Tool] | None = None) -> SetupAccepted:
-        answer = self._expect_answer(tools)
-        self._perform(step)
+    async def _acknowledged(self, change: _Change) -> SetupAccepted:
         try:
             async with asyncio.timeout(self._options.update_timeout):
-                return await asyncio.shield(answer)
+                return await asyncio.shield(change.answer)
         except TimeoutError:
             limit = f"{self._options.update_timeout:g} s"
             raise ProviderError(f"the provider did not acknowledge the change within {limit}") from None
 
-    def _expect_answer(self, tools: Mapping[str, Tool] | None) -> asyncio.Future[SetupAccepted]:
+    def _change(self) -> _Change:
         """The provider answers changes in their order, so that one stays in line even if nobody waits for it."""
-        change = _Change(self._loop.create_future(), tools)
-        change.answer.add_done_callback(lambda answer: answer.exception())  # somebody may ask for it, nobody has to
-        self._changes.append(change)
-        return change.answer
+        change = _Change(self._loop.create_future(), self._loop.create_future())
+        for future in (change.sent, change.answer):
+            future.add_done_callback(lambda done: done.exception())  # somebody may ask for it, nobody has to
+        return change
 
     def _host(self) -> Host:
         return Host(
@@ -398,6 +432,10 @@ class Session:
 
     def _perform(self, step: Step) -> None:
         self._observe(step)
+        if self._replacement is not None and not self._conversation.replacement_waits:
+            self._changes.append(self._replacement)
+            self._replacement.sent.set_result(None)
+            self._replacement = None
         for event in step.events:
             if isinstance(event, FromProvider):
                 self._hear(event)
@@ -412,7 +450,7 @@ class Session:
                 asked = True
                 self._outbox.put(command.frames, command.keys)
             elif isinstance(command, Run):
-                self._running.start(command, self._tools.get(command.call.name), self._conversation.tools)
+                self._running.start(command, self._conversation.tools)
             elif isinstance(command, Discard):
                 self._running.discard(command.key, command.reason.value)
         if self._conversation.machine is not self._machine:
@@ -442,10 +480,10 @@ class Session:
                 self.provider_session_id = session_id
                 if not self._ready.done():
                     self._ready.set_result(None)
-            case SetupAccepted() if self._changes:
-                change = self._changes.popleft()
-                self._tools = self._tools if change.tools is None else change.tools
-                change.answer.set_result(event)
+            case SetupAccepted():
+                self._running.versions.keep(self._conversation.versions)
+                if self._changes:
+                    self._changes.popleft().answer.set_result(event)
             case ProviderFailed():
                 self._provider_failed(event)
             case ProviderEnded():
@@ -466,6 +504,7 @@ class Session:
             self._refusal = event
             self._stop("refused", refused(event))
         elif event.kind is Failure.SETUP and self._changes:
+            self._running.versions.keep(self._conversation.versions)
             self._changes.popleft().answer.set_exception(refused(event))
         elif event.fatal:
             self._refusal = event

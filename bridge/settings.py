@@ -8,15 +8,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
+import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .dialects import DIALECTS
+from .tools.mcp import McpServer
+from .tools.webhook import HttpTool
 
 __all__ = [
     "PREFIX",
@@ -102,6 +105,8 @@ class ListenTable(_Table):
     host: str = "127.0.0.1"
     """Address to listen on. Beyond the loopback, a provider's key has to be guarded by tokens."""
     port: Port = 8787
+    workers: Count = 1
+    """Processes that share this port, about one for each core. The limits of `[limits]` are those of each of them."""
     certificate: ReadableFile | None = None
     """PEM file with the certificate chain, for TLS; needs `key`."""
     key: ReadableFile | None = None
@@ -112,6 +117,9 @@ class ListenTable(_Table):
     """Names by which applications may call this port; by default, on the loopback its own names, elsewhere any."""
     correlation_header: str = ""
     """Header of the application's request whose value is in every log line of its session, such as a call's id."""
+    metadata_headers: dict[str, str] = {}
+    """What tools find in the metadata of a session: names, and the headers of the application's request that hold the
+    values, as in `{ caller = "X-Caller-Number" }`. A `hidden` parameter of a tool can be filled from there."""
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
@@ -190,6 +198,12 @@ class ToolsTable(_Table):
 
     python: Words = ()
     """Files or modules; every Toolset in them."""
+    http: tuple[HttpTool, ...] = ()
+    """HTTP endpoints that are tools: one table `[[tools.http]]` each."""
+    mcp: tuple[McpServer, ...] = ()
+    """MCP servers whose tools are ours: one table `[[tools.mcp]]` each."""
+    off: Words = ()
+    """Names of tools that are switched off: calls of them are answered "not available now"."""
     show_calls: bool = False
     """Let applications see the calls of these tools, for information."""
 
@@ -220,6 +234,10 @@ class LimitsTable(_Table):
     """Tools that run at once in a session."""
     max_threads: Count = 32
     """Threads for tools that are plain functions."""
+    max_tool_failures: Count = 5
+    """Failures of a tool in a row after which it is not called for a while."""
+    tool_pause: Timeout = 30.0
+    """How long that is; one call is then let through, to see."""
     handshake_timeout: Timeout = 10.0
     """For an application's request."""
     dial_timeout: Timeout = 15.0
@@ -310,8 +328,28 @@ def _toml(settings: Settings) -> Iterator[str]:
         value = getattr(settings, table)
         for each in value if isinstance(value, tuple) else (value,):
             yield f"[[{table}]]" if isinstance(value, tuple) else f"[{table}]"
-            yield from (_line(name, getattr(each, name)) for name in type(each).model_fields)
+            fields = {name: getattr(each, name) for name in type(each).model_fields}
+            inner = {name: field for name, field in fields.items() if _has_tables(field)}
+            yield from (_line(name, field) for name, field in fields.items() if name not in inner)
             yield ""
+            yield from (tomli_w.dumps({table: {name: _plain(field)}}) for name, field in inner.items())
+
+
+def _has_tables(value: object) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, tuple) and any(isinstance(v, BaseModel) for v in value))
+
+
+def _plain(value: Any) -> Any:
+    """As TOML can hold it: what differs from the defaults, and of what is given to a program only the names."""
+    if isinstance(value, McpServer):
+        value = value.model_copy(update={"env": dict.fromkeys(value.env, "(not shown)")})
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        case tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return value
 
 
 def _line(name: str, value: object) -> str:

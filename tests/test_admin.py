@@ -9,11 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import httpx2
 import pytest
@@ -23,17 +23,19 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from bridge import Toolset
-from bridge.admin import admin, listening, relay_source
+from bridge.admin import Subject, admin, listening, relay_source
 from bridge.admin.probe import main, probe
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
 from bridge.metrics import Metrics
 from bridge.relay.server import Counters, Listen, Relay, Route, Traffic, Upstream
+from bridge.runner import Runner
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Simulator
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 TOKEN = "a token of the test"
 
 
@@ -75,7 +77,7 @@ class Port(NamedTuple):
 
 
 @asynccontextmanager
-async def served(host: Host, metrics: Any = None, token: str = "") -> AsyncIterator[Port]:
+async def served(host: Subject, metrics: Any = None, token: str = "") -> AsyncIterator[Port]:
     async with (
         asyncio.timeout(10),
         listening(admin(host, metrics or Metrics(), token=token), "127.0.0.1", 0) as port,
@@ -112,6 +114,29 @@ async def test_readiness_says_why_not() -> None:
         host.ready = "full"
         answer = await port.get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"ready": False, "reason": "full"})
+
+
+async def test_a_subject_that_has_to_ask_others_is_waited_for() -> None:
+    class Far:
+        @property
+        def ready(self) -> Awaitable[str]:
+            return said("worker 1: full")
+
+        @property
+        def sessions(self) -> Awaitable[list[dict[str, int]]]:
+            return said([{"worker": 1}])
+
+        async def drain(self, seconds: float) -> int:
+            return 2
+
+    async with served(Far()) as port:
+        assert (await port.get("/readyz")).json() == {"ready": False, "reason": "worker 1: full"}
+        assert (await port.get("/sessions")).json() == {"sessions": [{"worker": 1}]}
+
+
+async def said(answer: T) -> T:
+    await asyncio.sleep(0)
+    return answer
 
 
 async def test_sessions_are_listed_as_plain_values() -> None:
@@ -287,7 +312,7 @@ def test_a_counter_never_falls_and_survives_sessions_that_come_and_go() -> None:
     answers: list[Counters | type[RuntimeError]] = [counters(7), counters(5), *[RuntimeError] * 5, counters(9)]
 
     class Busy:
-        threads_busy = threads_abandoned = 0
+        runner = Runner()
 
         @property
         def counters(self) -> Counters:

@@ -348,7 +348,7 @@ def test_a_module_is_found_beside_the_file_and_a_shared_toolset_counts_once(tmp_
     ("source", "said"),
     [
         ("def (:\n", "this is not Python: invalid syntax (line 1 of broken.py)"),
-        ("import os\nraise KeyError('x')\n", "KeyError: 'x' (line 2 of broken.py)"),
+        ("import os\nraise KeyError('x')\n", "broken.py:2: KeyError: 'x'"),
         ("raise SystemExit\n", "SystemExit:"),
         ("x = 1\n", "there is no Toolset in it"),
         ("from bridge import Toolset\nt = Toolset()\n@t.tool\nclass A: ...\n", "a class makes objects"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -71,9 +72,17 @@ def is_told(ledger: Ledger) -> bool:
 
 
 def test_no_example_is_left_out() -> None:
-    # Tools for the commands, and a phone line through the sidecar: run by the tests of those.
-    elsewhere = {"my_tools.py", "twilio_media_streams.py"}
+    # Tools and endpoints for the commands and the sidecar: run by the tests of those.
+    elsewhere = {"my_tools.py", "twilio_media_streams.py", "verify_signature.py", "mcp_server.py"}
+    elsewhere |= {"test_my_tools.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"embedded.py", "own_socket.py"} | elsewhere
+
+
+def test_the_tests_of_the_users_own_tools_pass() -> None:
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "examples" / "test_my_tools.py"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
 
 
 async def test_the_embedded_example_runs_offline() -> None:

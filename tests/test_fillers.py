@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge import CallKey, Tool, ToolCall, Toolset
+from bridge import CallContext, CallKey, Tool, ToolCall, Toolset
 from bridge.fillers import Fillers
 from bridge.simulator import AwaitResults, BargeIn, Call, HangUp, Phase, Reply, Rules, Say, Until
 from tests.e2e.conftest import call, script
@@ -18,16 +18,17 @@ pytestmark = pytest.mark.anyio
 
 KEY = CallKey(1, "c1")
 CALL = ToolCall("c1", "look", '{"city":"Oslo"}')
+CONTEXT = CallContext(session_id="s", key=KEY, tool="look")
 AFTER = 0.02
 
 
-def tool(filler: str | Callable[..., str] | None) -> Tool:
+def tool(filler: str | Callable[..., str] | None, **options: Any) -> Tool:
     tools = Toolset()
 
     async def look(city: str) -> None:
         """Look something up."""
 
-    tools.tool(look, filler=filler, filler_after=AFTER)
+    tools.tool(look, filler=filler, filler_after=AFTER, **options)
     return tools["look"]
 
 
@@ -41,7 +42,7 @@ class Stage:
         self.tried: list[tuple[float, str]] = []
         self.news = asyncio.Event()
         self.asked = asyncio.Event()
-        self.fillers = Fillers(self.speak, self.since)
+        self.fillers = Fillers(self.speak, self.since, lambda function, tell: tell(function()))
 
     def since(self) -> float | None:
         self.asked.set()
@@ -63,7 +64,7 @@ class Stage:
 async def test_a_filler_is_tried_after_its_time_and_once_if_it_is_spoken() -> None:
     stage = Stage()
     began = stage.loop.time()
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     await stage.next()
     ((at, text),) = stage.tried
     assert text == "One moment."
@@ -73,7 +74,7 @@ async def test_a_filler_is_tried_after_its_time_and_once_if_it_is_spoken() -> No
 
 async def test_a_filler_that_could_not_be_spoken_is_tried_again() -> None:
     stage = Stage(refusals=2)
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     for _ in range(3):
         await stage.next()
     times = [at for at, _ in stage.tried]
@@ -83,7 +84,7 @@ async def test_a_filler_that_could_not_be_spoken_is_tried_again() -> None:
 
 async def test_a_filler_waits_until_it_has_been_silent_for_its_time() -> None:
     stage = Stage()
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     stage.silent_since = stage.loop.time() + 0.03
     await stage.next()
     assert stage.tried[0][0] >= stage.silent_since + AFTER - 0.001
@@ -92,7 +93,7 @@ async def test_a_filler_waits_until_it_has_been_silent_for_its_time() -> None:
 async def test_a_filler_leaves_it_to_the_turn_whether_somebody_speaks() -> None:
     stage = Stage(refusals=1)
     stage.silent_since = None
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     await stage.next()
     await stage.next()
     assert len(stage.tried) == 2
@@ -100,28 +101,28 @@ async def test_a_filler_leaves_it_to_the_turn_whether_somebody_speaks() -> None:
 
 async def test_a_filler_is_not_tried_once_the_result_is_there() -> None:
     stage = Stage()
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     stage.fillers.stop(KEY)
     stage.fillers.stop(KEY)  # the call is settled, too
     other = Stage()
-    other.fillers.start(KEY, tool("Later."), CALL)
+    other.fillers.start(KEY, tool("Later."), CALL, CONTEXT)
     await other.next()
     assert stage.tried == []
 
 
 async def test_no_filler_is_tried_after_the_end() -> None:
     stage = Stage()
-    stage.fillers.start(KEY, tool("One moment."), CALL)
+    stage.fillers.start(KEY, tool("One moment."), CALL, CONTEXT)
     stage.fillers.stop_all()
     other = Stage()
-    other.fillers.start(KEY, tool("Later."), CALL)
+    other.fillers.start(KEY, tool("Later."), CALL, CONTEXT)
     await other.next()
     assert stage.tried == []
 
 
 async def test_a_filler_may_be_a_function_of_the_arguments() -> None:
     stage = Stage()
-    stage.fillers.start(KEY, tool(lambda city: f"Looking up {city}."), CALL)
+    stage.fillers.start(KEY, tool(lambda city: f"Looking up {city}."), CALL, CONTEXT)
     await stage.next()
     assert stage.tried[0][1] == "Looking up Oslo."
 
@@ -139,12 +140,62 @@ async def test_a_filler_that_has_nothing_to_say_is_not_tried(
     filler: Callable[..., str], arguments: str, logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = Stage()
-    stage.fillers.start(KEY, tool(filler), ToolCall("c1", "look", arguments))
+    stage.fillers.start(KEY, tool(filler), ToolCall("c1", "look", arguments), CONTEXT)
     async with asyncio.timeout(2):
         await stage.asked.wait()
     assert stage.tried == []
     assert ("the filler of tool look failed: TypeError" in caplog.messages) is logged
     assert "Oslo" not in caplog.text
+
+
+async def test_progress_is_spoken_as_often_as_the_tool_allows() -> None:
+    stage = Stage()
+    stage.fillers.start(KEY, tool(None, spoken_progress=2), CALL, CONTEXT)
+    for text in ("one", "two"):
+        stage.fillers.progress(KEY, text)
+        await stage.next()
+    stage.fillers.progress(KEY, "three")
+    stage.fillers.stop(KEY)
+    stage.fillers.start(KEY, tool("fence"), CALL, CONTEXT)
+    await stage.next()
+    assert [text for _, text in stage.tried] == ["one", "two", "fence"]
+
+
+async def test_the_latest_progress_is_what_is_said_also_instead_of_the_filler() -> None:
+    stage = Stage()
+    stage.silent_since = stage.loop.time() + 0.03
+    stage.fillers.start(KEY, tool("One moment.", spoken_progress=1), CALL, CONTEXT)
+    stage.fillers.progress(KEY, "half")
+    stage.fillers.progress(KEY, "nearly")
+    await stage.next()
+    assert [text for _, text in stage.tried] == ["nearly"]
+    stage.fillers.stop_all()
+
+
+async def test_progress_that_comes_while_a_filler_is_made_is_said_after_it() -> None:
+    stage = Stage()
+    made: list[Callable[[], None]] = []
+    stage.fillers = Fillers(stage.speak, stage.since, lambda function, tell: made.append(lambda: tell(function())))
+    stage.fillers.start(KEY, tool(lambda city: city, spoken_progress=1), CALL, CONTEXT)
+    async with asyncio.timeout(2):
+        await stage.asked.wait()
+    stage.fillers.progress(KEY, "half")
+    made[0]()
+    await stage.next()
+    stage.silent_since = stage.loop.time()
+    if len(stage.tried) < 2:
+        await stage.next()
+    assert [text for _, text in stage.tried] == ["Oslo", "half"]
+
+
+async def test_progress_of_a_tool_that_speaks_none_is_only_for_observers() -> None:
+    stage = Stage()
+    stage.fillers.start(KEY, tool(None), CALL, CONTEXT)
+    stage.fillers.progress(KEY, "half")
+    stage.fillers.start(KEY, tool("fence"), CALL, CONTEXT)
+    await stage.next()
+    assert [text for _, text in stage.tried] == ["fence"]
+    stage.fillers.stop_all()
 
 
 # --------------------------------------------------------------------------------------------------------- in a session

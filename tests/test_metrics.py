@@ -40,6 +40,7 @@ from bridge.core.events import (
     Transcript,
 )
 from bridge.errors import BridgeError
+from bridge.guards import Health
 from bridge.metrics import METRICS, Kind, Metrics, Reading, Series
 from bridge.runner import Finished, Runner
 from bridge.scenarios import SCENARIOS
@@ -394,6 +395,20 @@ def test_a_source_is_not_read_before_somebody_asks(metrics: Metrics) -> None:
     metrics.add_source(source)
     assert read == []
     assert value(metrics, "bridge_threads_busy") == 2
+
+
+def test_a_tool_that_is_not_called_is_shown_by_name(metrics: Metrics) -> None:
+    runner = Runner(max_failures=1)
+    metrics.watch_runner(runner)
+    assert "bridge_tool_unavailable{" not in metrics.render().decode()
+    runner.guards.switch(off=["book"])
+    runner.guards.ended("look", Health.FAILED)
+    assert value(metrics, "bridge_tool_unavailable", tool="book") == 1
+    assert value(metrics, "bridge_tool_unavailable", tool="look") == 1
+    assert value(metrics, "bridge_tool_pauses_total", tool="look") == 1
+    runner.guards.ended("look", Health.WELL)
+    assert value(metrics, "bridge_tool_unavailable", tool="look") == 0
+    assert value(metrics, "bridge_tool_pauses_total", tool="look") == 1
 
 
 async def test_a_blocked_loop_shows_in_its_lag() -> None:

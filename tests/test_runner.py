@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from bridge.core.events import CallKey, ToolCall, ToolSpec
-from bridge.errors import SessionClosed, ToolError, ToolTimeout
+from bridge.errors import SessionClosed, ToolError, ToolTimeout, ToolUnavailable
 from bridge.runner import Calls, Finished, Outcome, Runner
 from bridge.tools import CallContext, Tool, Toolset
+from bridge.tools.policy import Dedupe
 
 pytestmark = pytest.mark.anyio
 
@@ -969,3 +970,231 @@ async def test_a_tool_may_close_its_own_session_without_a_deadlock(desk: Desk) -
     assert (await desk.result("end")).outcome is Outcome.CANCELLED
     await closing[0]
     assert time.monotonic() - began < LIMIT
+
+
+# ----------------------------------------------------------------------------------------------- what a tool may ask
+
+
+class Booking:
+    """A tool that counts what it did."""
+
+    def __init__(self, desk: Desk, **options: Any) -> None:
+        self.runs = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: BaseException | None = None
+        desk.tools.tool(self.book, **options)
+
+    async def book(self, room: int, note: str = "") -> dict[str, int]:
+        self.runs += 1
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return {"booking": self.runs}
+
+
+async def test_the_same_call_again_gets_the_first_result_and_does_not_run(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=60)
+    assert (await desk.result("book", '{"room": 7, "note": "quiet"}')).result.output == '{"booking":1}'
+    again = await desk.result("book", '{"note":"quiet","room":"7"}')
+    assert (again.outcome, again.result.output) == (Outcome.REPLAYED, '{"booking":1,"replayed":true}')
+    assert (await desk.result("book", '{"room": 8}')).outcome is Outcome.OK
+    assert booking.runs == 2
+
+
+async def test_only_the_fields_that_count_make_a_call_the_same(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=Dedupe(60, fields=("room",)))
+    await desk.result("book", '{"room": 7, "note": "one"}')
+    assert (await desk.result("book", '{"room": 7, "note": "two"}')).outcome is Outcome.REPLAYED
+    assert booking.runs == 1
+
+
+@pytest.mark.parametrize(("scope", "outcome"), [("session", Outcome.OK), ("process", Outcome.REPLAYED)])
+async def test_the_scope_says_whether_another_session_gets_it_too(desk: Desk, scope: Any, outcome: Outcome) -> None:
+    Booking(desk, dedupe=Dedupe(60, scope=scope))
+    await desk.result("book", '{"room": 7}')
+    other = Desk(desk.runner)
+    other.tools = desk.tools
+    assert (await other.result("book", '{"room": 7}')).outcome is outcome
+
+
+async def test_a_failure_is_run_again(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=60)
+    booking.failure = ToolError("full")
+    assert (await desk.result("book", '{"room": 7}')).outcome is Outcome.ERROR
+    booking.failure = None
+    assert (await desk.result("book", '{"room": 7}')).outcome is Outcome.OK
+
+
+async def test_the_same_call_while_the_first_runs_waits_for_its_result(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=60)
+    booking.gate.clear()
+    first, second = desk.start("book", '{"room": 7}'), desk.start("book", '{"room": 7}')
+    await desk.until(lambda: booking.runs == 1)
+    booking.gate.set()
+    await desk.until(lambda: len(desk.finished) == 2)
+    assert {each.key: each.outcome for each in desk.finished} == {first: Outcome.OK, second: Outcome.REPLAYED}
+    assert booking.runs == 1
+
+
+async def test_a_repeated_call_does_not_wait_for_ever(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=60, timeout=0.02)
+    booking.gate.clear()
+
+    async def stubborn(room: int) -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    released = asyncio.Event()
+    desk.tools.tool(stubborn, dedupe=60, timeout=0.02)
+    desk.start("stubborn", '{"room": 7}')
+    second = desk.start("stubborn", '{"room": 7}')
+    await desk.until(lambda: len(desk.finished) == 2)
+    late = next(each for each in desk.finished if each.key == second)
+    assert late.outcome is Outcome.BUSY
+    assert "the same call is still running" in error_of(late)
+    released.set()
+
+
+async def test_a_terminal_tool_is_not_run_twice(desk: Desk) -> None:
+    booking = Booking(desk, effect="terminal")
+    await desk.result("book", '{"room": 7}')
+    assert (await desk.result("book", '{"room": 7}')).outcome is Outcome.REPLAYED
+    assert booking.runs == 1
+
+
+async def test_a_result_that_is_no_object_is_given_again_as_it_was(desk: Desk) -> None:
+    @desk.tools.tool(dedupe=60)
+    async def give() -> list[int]:
+        return [1]
+
+    await desk.result("give")
+    assert (await desk.result("give")).result.output == "[1]"
+
+
+@pytest.mark.parametrize("whose", ["session_concurrency", "concurrency"])
+async def test_a_tool_runs_as_often_at_once_as_it_says(desk: Desk, whose: str) -> None:
+    booking = Booking(desk, **{whose: 1})
+    booking.gate.clear()
+    desk.start("book", '{"room": 1}')
+    desk.start("book", '{"room": 2}')
+    other = Desk(desk.runner)
+    other.tools = desk.tools
+    other.start("book", '{"room": 3}')
+    expected = 1 if whose == "concurrency" else 2
+    await desk.until(lambda: booking.runs == expected)
+    assert (await other.result("missing")).outcome is Outcome.UNKNOWN  # whatever was to start has been started
+    assert booking.runs == expected
+    booking.gate.set()
+    await desk.until(lambda: len(desk.finished) == 2 and len(other.finished) == 2)
+    assert booking.runs == 3
+
+
+async def test_a_tool_is_called_no_oftener_than_its_rate(desk: Desk) -> None:
+    booking = Booking(desk, rate="1/hour")
+    assert (await desk.result("book", '{"room": 7}')).outcome is Outcome.OK
+    refused = await desk.result("book", '{"room": 8}')
+    assert refused.outcome is Outcome.TOO_OFTEN
+    assert "called too often" in error_of(refused)
+    assert booking.runs == 1
+
+
+async def test_a_tool_that_keeps_failing_is_not_called_for_a_while(anyio_backend: str) -> None:
+    clock = Clock()
+    desk = Desk(Runner(max_failures=2, failure_pause=30, clock=clock))
+    booking = Booking(desk)
+    booking.failure = RuntimeError("secret")
+    for room in range(2):
+        assert (await desk.result("book", f'{{"room": {room}}}')).outcome is Outcome.ERROR
+    refused = await desk.result("book", '{"room": 2}')
+    assert (refused.outcome, booking.runs) == (Outcome.UNAVAILABLE, 2)
+    booking.failure = None
+    clock.now += 30
+    assert (await desk.result("book", '{"room": 3}')).outcome is Outcome.OK
+    assert (await desk.result("book", '{"room": 4}')).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        (ToolError("no such room"), Outcome.OK),
+        (ToolUnavailable("the hotel is closed"), Outcome.UNAVAILABLE),
+        (ExceptionGroup("two", [ToolError("a"), ToolError("b")]), Outcome.OK),
+        (ExceptionGroup("two", [ToolError("a"), ValueError("b")]), Outcome.UNAVAILABLE),
+        (asyncio.CancelledError(), Outcome.UNAVAILABLE),
+    ],
+    ids=["an answer", "unavailable", "two answers", "one fault of two", "aborted"],
+)
+async def test_only_faults_count_as_failures(anyio_backend: str, failure: BaseException, outcome: Outcome) -> None:
+    desk = Desk(Runner(max_failures=1))
+    booking = Booking(desk)
+    booking.failure = failure
+    await desk.result("book", '{"room": 1}')
+    booking.failure = None
+    assert (await desk.result("book", '{"room": 2}')).outcome is outcome
+
+
+async def test_a_tool_that_does_not_answer_counts_at_once_although_it_goes_on(anyio_backend: str) -> None:
+    desk = Desk(Runner(max_failures=1))
+    released = asyncio.Event()
+
+    @desk.tools.tool(timeout=0.02)
+    async def stubborn() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    assert (await desk.result("stubborn")).outcome is Outcome.TIMEOUT
+    assert (await desk.result("stubborn")).outcome is Outcome.UNAVAILABLE
+    released.set()
+    await desk.until(lambda: desk.calls.running == 0)
+    assert desk.runner.guards.paused["stubborn"] == 1
+
+
+async def test_a_tool_that_is_switched_off_is_answered_but_not_run(desk: Desk) -> None:
+    booking = Booking(desk)
+    desk.runner.guards.switch(off=["book"])
+    refused = await desk.result("book", '{"room": 7}')
+    assert (refused.outcome, error_of(refused)) == (Outcome.UNAVAILABLE, "book is not available now")
+    desk.runner.guards.switch(on=["book"])
+    assert (await desk.result("book", '{"room": 7}')).outcome is Outcome.OK
+    assert booking.runs == 1
+
+
+# ------------------------------------------------------------------------------------------------------- what is logged
+
+
+async def test_a_log_line_shows_the_arguments_that_a_tool_opts_in_and_no_others(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bridge.tools")
+
+    @desk.tools.tool(log_arguments=("city",))
+    async def look(city: str, card: str) -> None:
+        if city == "Oslo":
+            raise ToolError(f"nothing for {card}")
+
+    await desk.result("look", '{"city":"Oslo","card":"4111"}')
+    await desk.result("look", '{"city":"Rome","card":"4111"}')
+    failed, well = caplog.messages
+    assert failed.endswith(': {"city":"Oslo"}')
+    assert "call 'c2' ended as ok after" in well
+    assert well.endswith(': {"city":"Rome"}')
+    assert "4111" not in caplog.text
+
+
+async def test_a_call_that_goes_well_is_one_line_for_whoever_debugs(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    @desk.tools.tool
+    async def look(city: str) -> str:
+        return city
+
+    await desk.result("look", '{"city":"Oslo"}')
+    assert caplog.messages == []
+    caplog.set_level(logging.DEBUG, "bridge.tools")
+    await desk.result("look", '{"city":"Oslo"}')
+    (line,) = caplog.messages
+    assert line.startswith("tool look: call 'c2' ended as ok after")
+    assert "Oslo" not in line

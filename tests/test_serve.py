@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
+import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +21,11 @@ from urllib.request import urlopen
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from bridge.config import read
+from bridge.errors import ConfigError
+from bridge.relay.server import Relay
 from bridge.scenarios import SCENARIOS
+from bridge.serve import run, serving
 from bridge.simulator import Simulator, Verdict
 
 TOOLS = '''
@@ -40,10 +49,14 @@ def tools_file(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
-    """The command, with the addresses of its two ports."""
-    command = [sys.executable, "-m", "bridge", "serve", "--port", "0", "--admin-port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def command(*arguments: str, limit: str = "", **environment: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    """The command, with the addresses of its two ports; `limit` is what `ulimit` takes."""
+    words = [sys.executable, "-m", "bridge", "serve", "--port", "0", "--admin-port", "0", *arguments]
+    if limit:
+        words = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *words]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -74,7 +87,7 @@ async def until(socket: ClientConnection, kind: str) -> dict[str, object]:
 @pytest.mark.anyio
 async def test_an_agent_behind_the_sidecar_has_tools_and_the_operator_sees_it(tools_file: Path) -> None:
     async with Simulator(SCENARIOS["weather"], pace=0.1) as sim:
-        with serving("--tools", str(tools_file), "--upstream", "assemblyai", "--url", sim.url) as (url, admin, process):
+        with command("--tools", str(tools_file), "--upstream", "assemblyai", "--url", sim.url) as (url, admin, process):
             async with connect(f"{url}/v1/ws") as application:
                 await application.send('{"type":"session.update","session":{"greeting":"Hello"}}')
                 await until(application, "session.ready")
@@ -93,7 +106,7 @@ async def test_an_agent_behind_the_sidecar_has_tools_and_the_operator_sees_it(to
 @pytest.mark.anyio
 async def test_a_second_signal_ends_the_sessions_at_once_and_the_exit_code_tells(tools_file: Path) -> None:
     async with Simulator(pace=0.1) as sim:
-        with serving("--tools", str(tools_file), "--url", sim.url) as (url, admin, process):
+        with command("--tools", str(tools_file), "--url", sim.url) as (url, admin, process):
             async with connect(f"{url}/v1/ws") as application:
                 await application.send('{"type":"session.update","session":{}}')
                 await until(application, "session.ready")
@@ -115,9 +128,96 @@ def _ready(admin: str) -> int:
 def test_everything_that_is_wrong_is_said_at_once_and_nothing_starts(tmp_path: Path) -> None:
     config = tmp_path / "bridge.toml"
     config.write_text('[listen]\nprot = 1\n[upstream]\ndialect = "assemblyay"\n')
-    command = [sys.executable, "-m", "bridge", "serve", str(config)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    words = [sys.executable, "-m", "bridge", "serve", str(config)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 2
     assert "port" in ended.stderr
     assert "assemblyai" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- a hangup
+
+
+def hung_up(times: int, hears: list[Relay]) -> int:
+    """What `run` returns if it gets so many SIGHUPs, and then SIGTERM."""
+    sidecar = read(None, {"listen": {"port": 0}, "admin": {"port": 0}})
+
+    async def reload(relay: Relay) -> None:
+        hears.append(relay)
+        os.kill(os.getpid(), signal.SIGHUP if len(hears) < times else signal.SIGTERM)
+        if len(hears) == 1:
+            raise ConfigError("listen.port must be a number")
+
+    return run(sidecar, lambda port, admin_port: os.kill(os.getpid(), signal.SIGHUP), reload=reload)
+
+
+def test_each_hangup_reloads_and_one_that_fails_does_not_end_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    relays: list[Relay] = []
+    assert hung_up(3, relays) == 0
+    assert len(relays) == 3
+    assert len(set(map(id, relays))) == 1
+    assert "the settings could not be read again" in caplog.text
+
+
+def test_a_hangup_ends_nothing_where_there_is_nothing_to_reload() -> None:
+    sidecar = read(None, {"listen": {"port": 0}, "admin": {"port": 0}})
+
+    def started(port: int, admin_port: int) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+
+    assert run(sidecar, started) == 0
+
+
+# ------------------------------------------------------------------------------------------------ file descriptors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_without_file_descriptors_one_line_says_so_and_sessions_are_taken_again_later(
+    tools_file: Path, tmp_path: Path, loop: str
+) -> None:
+    if loop == "asyncio":
+        (tmp_path / "uvloop.py").write_text("raise ImportError")
+    with command("--tools", str(tools_file), limit="-n 40", PYTHONPATH=str(tmp_path)) as (url, admin, process):
+        assert process.stderr is not None
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        applications = [socket.create_connection(address, timeout=5) for _ in range(60)]
+        said = [process.stderr.readline()]
+        while "no file descriptors are left, so new connections are not taken" not in said[-1]:
+            assert said[-1], said
+            said.append(process.stderr.readline())
+        for application in applications:
+            application.close()
+        while _ready(admin) != 200:
+            pass
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=15)[1]
+        assert process.returncode == 0
+    assert "max_sessions needs 2064 file descriptors, and only 40 are allowed: raise LimitNOFILE" in "".join(said)
+    assert "no file descriptors" not in rest
+    assert "Traceback" not in "".join(said) + rest
+
+
+def test_the_limit_of_file_descriptors_is_raised_to_what_the_sessions_need(tools_file: Path) -> None:
+    with command("--tools", str(tools_file), limit="-S -n 100", BRIDGE_LIMITS__MAX_SESSIONS="200") as (_, _, process):
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == 2 * 200 + 64
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_cannot_be_accepted_is_said_once_and_other_faults_in_full(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    async with serving(read(None, {"listen": {"port": 0}})):
+        for _ in range(2):
+            fault = OSError(errno.EMFILE, "Too many open files")
+            loop.call_exception_handler({"message": "socket.accept() out of system resource", "exception": fault})
+        loop.call_exception_handler({"message": "a task went wrong", "exception": ValueError("of the test")})
+    assert loop.get_exception_handler() is before
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.name for record in errors] == ["bridge.serve", "asyncio"]
+    assert "raise LimitNOFILE (ulimit -n) to 2064, or lower max_sessions" in errors[0].getMessage()
+    assert "a task went wrong" in errors[1].getMessage()

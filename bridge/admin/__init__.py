@@ -17,9 +17,9 @@ wherever it comes from; without a token in the settings it is refused.
 
 from __future__ import annotations
 
-from .app import Subject, admin
+from .app import Subject, admin, told
 from .merge import merge
 from .server import listening
 from .sources import relay_source
 
-__all__ = ["Subject", "admin", "listening", "merge", "relay_source"]
+__all__ = ["Subject", "admin", "listening", "merge", "relay_source", "told"]

@@ -6,7 +6,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from hmac import compare_digest
-from typing import Any, Protocol
+from inspect import isawaitable
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import orjson
@@ -16,21 +17,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["Rendered", "Subject", "admin"]
+__all__ = ["Rendered", "Subject", "admin", "told"]
 
 _DRAIN_SECONDS = 30.0
+_T = TypeVar("_T")
 
 
 class Subject(Protocol):
-    """What is looked after: a relay, or a host of embedded sessions."""
+    """What is looked after: a relay, a host of embedded sessions, or other processes that have to be asked."""
 
     @property
-    def sessions(self) -> Sequence[Any]:
-        """A snapshot of each session that is going on: a dataclass of plain values."""
+    def sessions(self) -> Sequence[Any] | Awaitable[Sequence[Any]]:
+        """A snapshot of each session that is going on: a dataclass of plain values, or a mapping."""
         ...
 
     @property
-    def ready(self) -> str:
+    def ready(self) -> str | Awaitable[str]:
         """Why no new session would be taken; empty if one would be."""
         ...
 
@@ -42,7 +44,14 @@ class Subject(Protocol):
 class Rendered(Protocol):
     """Where the metrics come from: `Metrics`, or something that asks several processes."""
 
-    def render(self) -> bytes: ...
+    def render(self) -> bytes:
+        """The text format of Prometheus. Called in a thread of `anyio`."""
+        ...
+
+
+async def told(answer: _T | Awaitable[_T]) -> _T:
+    """What a subject says, whether it knows that or has to ask."""
+    return await answer if isawaitable(answer) else answer
 
 
 def admin(subject: Subject, metrics: Rendered, *, token: str = "") -> Starlette:
@@ -56,11 +65,11 @@ def admin(subject: Subject, metrics: Rendered, *, token: str = "") -> Starlette:
         return _json({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
-        reason = subject.ready
+        reason = await told(subject.ready)
         return _json({"ready": not reason, "reason": reason}, 503 if reason else 200)
 
     async def sessions(_: Request) -> Response:
-        return _json({"sessions": list(subject.sessions)})
+        return _json({"sessions": list(await told(subject.sessions))})
 
     async def drain(request: Request) -> Response:
         seconds = _seconds(request.query_params.get("seconds"))

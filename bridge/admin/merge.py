@@ -16,7 +16,8 @@ def merge(rendered: Mapping[str, bytes]) -> bytes:
     """One text of several: what the processes with these names rendered, each sample with the label `worker`.
 
     The counters of several processes are not added up here: when one of them starts again, the sum would fall.
-    Prometheus adds up their rates correctly, as in `sum without (worker) (rate(...))`.
+    Prometheus adds up their rates correctly, as in `sum without (worker) (rate(...))`. Nothing is kept of a process
+    that has gone: its series end, and those of its replacement, under the same name, begin at 0.
     """
     families: dict[str, Metric] = {}
     for worker, text in rendered.items():

@@ -28,6 +28,7 @@ async def listening(app: ASGIApp, host: str, port: int) -> AsyncIterator[int]:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",  # that it has started is said in words of our own
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,

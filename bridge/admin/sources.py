@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from ..metrics import Reading, Source
+from ..metrics import Reading, Source, of_runner
 from ..relay.server import Counters, Relay, Traffic
 
 __all__ = ["relay_source"]
@@ -25,8 +25,7 @@ def relay_source(relay: Relay) -> Source:
         for name, labels, value in _counted(_counters(relay)):
             told[name, labels] = max(value, told.get((name, labels), 0))
         yield from (Reading(name, labels, value) for (name, labels), value in told.items())
-        yield Reading("bridge_threads_busy", (), relay.threads_busy)
-        yield Reading("bridge_threads_abandoned", (), relay.threads_abandoned)
+        yield from of_runner(relay.runner)
 
     return read
 

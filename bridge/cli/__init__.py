@@ -6,6 +6,8 @@ import importlib.metadata
 
 import click
 
+from .bench import bench_command
+from .check import check_command
 from .converse import converse_command
 from .demo import demo_command
 from .serve import serve_command
@@ -31,5 +33,13 @@ def cli() -> None:
     """
 
 
-for command in (demo_command, converse_command, tools_command, serve_command, simulate_command):
+for command in (
+    demo_command,
+    converse_command,
+    tools_command,
+    check_command,
+    serve_command,
+    bench_command,
+    simulate_command,
+):
     cli.add_command(command)

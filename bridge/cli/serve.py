@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,12 @@ __all__ = ["serve_command"]
 @click.option("--url", default="", metavar="URL", help="The provider's address, instead of its dialect's own.")
 @click.option("--port", type=int, default=None, help="Where applications connect; 8787 if nothing else is set.")
 @click.option("--admin-port", type=int, default=None, help="Where metrics and health are; 9090 if nothing else is set.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Processes that share the port; about one for each core.",
+)
 @click.option("--print-config", is_flag=True, help="Print the settings in force, secrets masked, and end.")
 def serve_command(
     config: Path | None,
@@ -31,6 +36,7 @@ def serve_command(
     url: str,
     port: int | None,
     admin_port: int | None,
+    workers: int | None,
     print_config: bool,
 ) -> None:
     """Run the sidecar: a proxy between your telephony stack and the provider, which adds tools to the agent.
@@ -40,14 +46,16 @@ def serve_command(
     """
     try:
         from ..config import read
-        from ..serve import run
+        from ..reload import Reloader
+        from ..serve import log_to_stderr, run
+        from ..workers import run as run_workers
     except ImportError as missing:
         raise Unusable(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,sidecar]'") from None
     overrides = _given(
         {
             "tools": {"python": tools or None},
             "upstream": {"dialect": upstream or None, "url": url or None},
-            "listen": {"port": port},
+            "listen": {"port": port, "workers": workers},
             "admin": {"port": admin_port},
         }
     )
@@ -55,15 +63,19 @@ def serve_command(
         sidecar = read(config, overrides)
         if print_config:
             return click.echo(sidecar.settings.text())
-        logging.basicConfig(
-            level=sidecar.settings.log.level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        log_to_stderr(sidecar.settings.log.level)
         listen = sidecar.settings.listen
 
         def started(at: int, admin_at: int) -> None:
-            click.echo(f"Applications connect to ws://{listen.host}:{at}; admin at port {admin_at} (Ctrl-C ends it)")
+            shared = f", {listen.workers} workers" if listen.workers > 1 else ""
+            click.echo(
+                f"Applications connect to ws://{listen.host}:{at}{shared}; admin at port {admin_at} (Ctrl-C ends it)"
+            )
 
-        left = run(sidecar, started)
+        if listen.workers > 1:
+            left = run_workers(sidecar, config, overrides, started)
+        else:
+            left = run(sidecar, started, reload=Reloader(config, overrides, sidecar))
     except ConfigError as error:
         raise Unusable(str(error)) from None
     if left:

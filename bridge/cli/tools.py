@@ -1,7 +1,11 @@
-"""`tools`: what a file of tools comes to."""
+"""`tools`: what files of tools come to, and what one of them does when it is called."""
 
 from __future__ import annotations
 
+import asyncio
+import difflib
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +16,49 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..advice import advice, definitions
 from ..core.events import Start
-from ..toolfile import ToolFile, ToolFileUnreadable, advice, definitions, load
+from ..errors import ConfigError
+from ..loading import Loaded, load
+from ..runner import Finished, Outcome
+from ..testing.calling import Asked, run_tool
 from ..tools.tool import Tool, Toolset
 from .terminal import Unusable, terminal
 
 __all__ = ["loaded", "tools_command", "usable"]
 
 
-@click.command("tools")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print exactly what would be sent, as JSON.")
-def tools_command(file: Path, as_json: bool) -> None:
-    """Show the tools of a Python FILE as the provider would see them.
+class _ListByDefault(click.Group):
+    """`tools FILE` is short for `tools list FILE`."""
 
-    The file makes a Toolset called `tools`. Warnings tell what will work, but not well. The exit code is 1 if a tool
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {*self.commands, *self.get_help_option_names(ctx)}
+        return super().parse_args(ctx, ["list", *args] if args and args[0] not in known else args)
+
+
+@click.group("tools", cls=_ListByDefault)
+def tools_command() -> None:
+    """Look at tools, and try them, without a voice agent.
+
+    \b
+    voice-tool-bridge tools my_tools.py          short for: tools list my_tools.py
+    voice-tool-bridge tools call opening_hours '{"day": "friday"}' --tools my_tools.py
+    """
+
+
+# ---------------------------------------------------------------------------------------------------------------- list
+
+
+@tools_command.command("list")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print exactly what would be sent, as JSON.")
+def list_command(files: tuple[Path, ...], as_json: bool) -> None:
+    """Show the tools of Python FILEs as the provider would see them.
+
+    Each file makes a Toolset, or several. Warnings tell what will work, but not well. The exit code is 1 if a tool
     cannot work; all of them are named.
     """
-    found = loaded(file)
+    found = loaded(*files)
     if as_json:
         click.echo(orjson.dumps(definitions(found.tools), option=orjson.OPT_INDENT_2))
     else:
@@ -42,15 +71,15 @@ def tools_command(file: Path, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def loaded(path: Path) -> ToolFile:
-    """The tools of this file, and what is wrong with them."""
-    try:
-        return load(path)
-    except ToolFileUnreadable as error:
-        raise Unusable(str(error)) from None
+def loaded(*files: Path) -> Loaded:
+    """The tools of these files, and what is wrong with them."""
+    found = load(map(str, files), Path.cwd())
+    if found.unusable:
+        raise Unusable("\n".join(found.errors))
+    return found
 
 
-def usable(found: ToolFile) -> Toolset:
+def usable(found: Loaded) -> Toolset:
     """Only tools with which nothing is wrong will do."""
     if found.errors:
         raise Unusable("\n".join(found.errors))
@@ -80,3 +109,107 @@ def _runs(tool: Tool) -> str:
     where = "thread" if tool.blocking else "async"
     start = "at once" if tool.spec.start is Start.NOW else "after the reply"
     return f"{where}, up to {tool.timeout:g} s\n{tool.effect}, {start}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- call
+
+_ASKED = {"progress": "progress", "say": "to be said", "end": "to end the session"}
+
+
+@tools_command.command("call")
+@click.argument("name")
+@click.argument("arguments", default="{}")
+@click.option("--tools", "tools_file", type=click.Path(path_type=Path), help="A Python file with tools.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings of the sidecar: its tools.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="What the tool finds in its CallContext; repeat.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing before it.")
+def call_command(
+    name: str,
+    arguments: str,
+    tools_file: Path | None,
+    config_file: Path | None,
+    metadata: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Call the tool NAME with ARGUMENTS, which are JSON, as a session would.
+
+    Its arguments are checked, its limits kept, its result encoded; what it reports and wants said is shown as it comes.
+    It really runs: what it books is booked. The exit code is 0 if it ended well, 1 if it did not, and 2 if what was
+    passed cannot be used.
+
+    \b
+    voice-tool-bridge tools call book_table '{"day": "friday", "hour": 20}' --tools my_tools.py
+    """
+    tools = _toolset(tools_file, config_file)
+    _refuse_unknown(name, tools)
+    _refuse_what_is_no_json(arguments)
+    told: list[tuple[Asked, str]] = []
+
+    def asked(what: Asked, text: str) -> None:
+        told.append((what, text))
+        if not as_json:
+            click.echo(f"{_ASKED[what]}: {text}")
+
+    finished = asyncio.run(run_tool(tools, name, arguments, metadata=_metadata(metadata), asked=asked))
+    if as_json:
+        _print_json(finished, told)
+    else:
+        _print_finished(finished)
+    sys.exit(0 if finished.outcome in (Outcome.OK, Outcome.REPLAYED) else 1)
+
+
+def _toolset(tools_file: Path | None, config_file: Path | None) -> Toolset:
+    """The tools that can be called: those of a file, or all that the sidecar would have."""
+    if tools_file is not None and config_file is None:
+        return usable(loaded(tools_file))
+    if config_file is None or tools_file is not None:
+        raise Unusable("say where the tools are: --tools my_tools.py, or --config bridge.toml")
+    try:
+        from ..config import read
+    except ImportError as missing:
+        raise Unusable(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,sidecar]'") from None
+    try:
+        return read(config_file).tools
+    except ConfigError as error:
+        raise Unusable(str(error)) from None
+
+
+def _refuse_unknown(name: str, tools: Toolset) -> None:
+    if name in tools:
+        return
+    near = difflib.get_close_matches(name, tools, n=1)
+    guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(tools) or 'none'}"
+    raise Unusable(f"there is no tool called {name}; {guess}")
+
+
+def _refuse_what_is_no_json(arguments: str) -> None:
+    try:
+        orjson.loads(arguments)
+    except orjson.JSONDecodeError as error:
+        hint = """write them like '{"city": "Oslo"}', in single quotes"""
+        raise Unusable(f"the arguments are not JSON ({error}); {hint}") from None
+
+
+def _metadata(pairs: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise Unusable(f"--metadata {pair}: write it as KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _print_finished(finished: Finished) -> None:
+    click.echo(f"{finished.outcome.value}, after {finished.seconds:.3f} s")
+    click.echo(orjson.dumps(orjson.loads(finished.result.output), option=orjson.OPT_INDENT_2))
+
+
+def _print_json(finished: Finished, told: list[tuple[Asked, str]]) -> None:
+    account = {
+        "outcome": finished.outcome.value,
+        "seconds": round(finished.seconds, 6),
+        "result": orjson.loads(finished.result.output),
+        "asked": [{"what": what, "text": text} for what, text in told],
+    }
+    click.echo(orjson.dumps(account, option=orjson.OPT_INDENT_2))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
-from .dialect import Delivery, Dialect, Message
+from .dialect import Delivery, Dialect, Message, refuse_inexpressible
 from .events import (
     AgentAudio,
     ClientEvent,
@@ -54,6 +54,7 @@ from .events import (
     ToolCalled,
     ToolFinished,
     ToolResults,
+    ToolsNotTaken,
     ToolSpec,
     Transcript,
     TurnOutput,
@@ -98,12 +99,15 @@ class _Lists:
     """All of ours, as they were when it was sent."""
     setup: Message | None = None
     """The application's latest setup message that listed tools."""
+    unasked: bool = False
+    """Was it sent of our own accord, so that the application expects no answer?"""
 
 
 class Conversation:
     """The state of one conversation.
 
     `tools` are ours. `show_calls`: let the application see calls of our tools, too. `delivery` overrides the dialect's.
+    Raises `ConfigError` for a tool that this provider's protocol cannot do justice to.
     """
 
     def __init__(
@@ -114,12 +118,15 @@ class Conversation:
         show_calls: bool = False,
         delivery: Delivery | None = None,
     ) -> None:
+        refuse_inexpressible(dialect, tools)
         self.machine = TurnMachine(delivery or dialect.delivery)
         self._dialect = dialect
         self._wanted = tuple(tools)
         self._show_calls = show_calls
         self._accepted = _Lists(wanted=self._wanted)
         self._unanswered: list[_Lists] = []
+        self._replacing = False
+        """Is there a change of our tools that waits for its moment?"""
         self._remote: frozenset[str] = frozenset()
         self._our_calls: dict[str, None] = {}
 
@@ -142,11 +149,16 @@ class Conversation:
                     hidden, shown = hidden or ours, shown or not ours
                     continue
                 case SetupAccepted():
-                    self._setup_accepted(event)
+                    ours = self._setup_accepted(event, events)
+                    hidden, shown = hidden or ours, shown or not ours
+                    continue
                 case SessionReady():
                     self._ready()
                 case ProviderFailed(kind=Failure.SETUP):
-                    self._setup_refused()
+                    ours = self._setup_refused()
+                    events.append(event)
+                    hidden, shown = hidden or ours, shown or not ours
+                    continue
                 case _:
                     self._turn(event, events, outputs)
                     shown = True
@@ -156,7 +168,7 @@ class Conversation:
         commands = self._commands(outputs)
         if shown or not hidden or self._show_calls:
             commands = (Forward(frame), *commands)
-        return Step(tuple(events), tuple(outputs), commands)
+        return self._tools_replaced(Step(tuple(events), tuple(outputs), commands))
 
     def from_app(self, frame: Frame) -> Step:
         """A frame of the application."""
@@ -188,21 +200,23 @@ class Conversation:
         self.machine, outputs = before.handle(event)
         if isinstance(event, ToolFinished) and before.find(event.key) is None:
             return Step((Passed(Ignored.LATE_RESULT, event.key.call_id), event))
-        return Step((event,), outputs, self._commands(outputs))
+        return self._tools_replaced(Step((event,), outputs, self._commands(outputs)))
 
     def end(self, reason: str) -> Step:
         """The session is over: everything owed is discarded, and nothing is sent any more."""
         return self.from_here(SessionEnded(reason))
 
     def replace_tools(self, tools: Sequence[ToolSpec]) -> Step:
-        """From now on our tools are these: tell the provider, where it can be told in a running session."""
+        """From now on our tools are these: tell the provider, where it can be told in a running session.
+
+        That may cut off whoever speaks, so it waits until nobody does: see `replacement_waits`. What was to be told
+        before, and has not been, is told no more.
+        """
+        refuse_inexpressible(self._dialect, tools)
         self._wanted = tuple(tools)
         setup = self._latest.setup
-        message = setup and self._dialect.replace_tools(setup, tools)
-        if not setup or not message:
-            return Step()
-        self._listed(message, setup)
-        return Step(tuple(self._dialect.decode_client(message)), (), (Send((_encode_exactly(message),)),))
+        self._replacing = setup is not None and self._dialect.replace_tools(setup, tools) is not None
+        return self._tools_replaced(Step())
 
     # ------------------------------------------------------------------------------------------ what can be asked
 
@@ -210,6 +224,17 @@ class Conversation:
     def tools(self) -> frozenset[str]:
         """Names of our tools in the list the provider last accepted."""
         return frozenset(self._accepted.ours)
+
+    @property
+    def versions(self) -> tuple[tuple[ToolSpec, ...], ...]:
+        """Our tools as they are in force, and as they are to be."""
+        lists = (self._accepted, *self._unanswered)
+        return (*(each.wanted for each in lists), self._wanted)
+
+    @property
+    def replacement_waits(self) -> bool:
+        """Is there a change of our tools of which the provider has not been told yet?"""
+        return self._replacing
 
     @property
     def setup_pending(self) -> bool:
@@ -241,7 +266,7 @@ class Conversation:
             events.append(event)
             return False
         if spec is not None:
-            event = ToolCalled(event.call, spec.start, spec.deliver, spec.hold, message=event.message)
+            event = ToolCalled(event.call, spec.start, spec.deliver, spec.hold, spec.reply, message=event.message)
         before = self.machine
         self.machine, decided = before.handle(event)
         outputs.extend(decided)
@@ -277,7 +302,7 @@ class Conversation:
     def _setup_sent(self, event: Setup, frame: Frame, events: list[Event]) -> Frame:
         """The application configures the session: our tools go with what it lists."""
         if event.tools is None and not event.stored_agent and self._latest.setup is not None:
-            self._unanswered.append(self._latest)  # it will be answered, too
+            self._unanswered.append(replace(self._latest, unasked=False))  # it will be answered, too
             return frame
         try:
             message = _read_exactly(frame)
@@ -291,33 +316,54 @@ class Conversation:
         self._listed(added, message)
         return frame if added is message else _encode_exactly(added)
 
-    def _listed(self, message: Message, setup: Message) -> None:
+    def _tools_replaced(self, step: Step) -> Step:
+        """The step, and the list of our tools if it has changed and this is the moment to say so."""
+        if not self._replacing or not self.machine.window_open:
+            return step
+        self._replacing = False
+        setup = self._latest.setup
+        message = setup and self._dialect.replace_tools(setup, self._wanted)
+        if not setup or not message:  # the application has chosen a stored agent meanwhile
+            return step
+        self._listed(message, setup, unasked=True)
+        events = (*step.events, *self._dialect.decode_client(message))
+        return Step(events, step.outputs, (*step.commands, Send((_encode_exactly(message),))))
+
+    def _listed(self, message: Message, setup: Message, *, unasked: bool = False) -> None:
         """Remember who owns which name in this message, until the provider answers. `setup` is the application's."""
         own = self._names(setup)
         listed = self._names(message) - own
         ours = {spec.name: spec for spec in self._wanted if spec.name in listed}
-        self._unanswered.append(_Lists(ours, own, self._wanted, setup))
+        self._unanswered.append(_Lists(ours, own, self._wanted, setup, unasked))
 
     def _names(self, message: Message) -> frozenset[str]:
         setups = (event for event in self._dialect.decode_client(message) if isinstance(event, Setup))
         return frozenset(name for setup in setups for name in setup.tools or ())
 
-    def _setup_accepted(self, event: SetupAccepted) -> None:
+    def _setup_accepted(self, event: SetupAccepted, events: list[Event]) -> bool:
+        """True if it was sent of our own accord."""
         self._remote = frozenset(event.remote)
+        unasked = bool(self._unanswered) and self._unanswered[0].unasked
         if self._unanswered:
             self._accepted = self._unanswered.pop(0)
+        events.append(event)
         if event.tools is not None:
             lists = self._accepted
             ours = {name: spec for name, spec in lists.ours.items() if name in event.tools}
             theirs = frozenset(event.tools) - lists.ours.keys()
+            if left := tuple(name for name in lists.ours if name not in ours):
+                events.append(ToolsNotTaken(left))
             self._accepted = replace(lists, ours=ours, theirs=theirs)
+        return unasked
 
-    def _setup_refused(self) -> None:
-        """The list before it stays in force."""
-        if self._unanswered:
-            self._unanswered.pop(0)
-            if not self._unanswered:
-                self._wanted = self._accepted.wanted
+    def _setup_refused(self) -> bool:
+        """The list before it stays in force. True if it was sent of our own accord."""
+        if not self._unanswered:
+            return False
+        refused = self._unanswered.pop(0)
+        if not self._unanswered and not self._replacing:
+            self._wanted = self._accepted.wanted
+        return refused.unasked
 
     def _ready(self) -> None:
         """A provider that acknowledges no setup has accepted it when it is ready."""

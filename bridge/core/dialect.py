@@ -7,10 +7,13 @@ state. Decoding is total: whatever arrives, it yields events (`Malformed` for a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
+from ..errors import ConfigError
 from .events import ClientEvent, Frame, ServerEvent, ToolSpec
 
 Message = Mapping[str, Any]
@@ -39,6 +42,47 @@ class Delivery:
     """Seconds for which speech counts that begins and is never said to stop."""
 
 
+class Nullable(Enum):
+    """How a provider wants to be told that a value may be null."""
+
+    ANY_FORM = "any form"
+    TYPE_LIST = '{"type": ["string", "null"]}'
+    KEYWORD = '{"type": "string", "nullable": true}'
+    UNTOLD = "not at all"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaProfile:
+    """Which tools a provider takes, and which JSON Schema of their arguments. All of it is data."""
+
+    provider: str
+    keywords: frozenset[str]
+    """What a schema may hold. Unions are allowed if `anyOf` is among them."""
+    nullable: Nullable = Nullable.ANY_FORM
+    only_text_enums: bool = False
+    """May only texts be enumerated?"""
+    typed: bool = False
+    """Must every schema name its type?"""
+    described: bool = False
+    """Must every parameter have a description?"""
+    plain_top: bool = False
+    """Must the schema of all arguments be an object without unions?"""
+    tool_name: str = "[A-Za-z0-9_-]{1,64}"
+    """Regular expression of a whole name."""
+    reserved: frozenset[str] = frozenset()
+    """Names that are the provider's own."""
+    wait: tuple[float, float] | None = None
+    """Seconds for which it can be told to wait for a result, from and to; None where it cannot be told."""
+
+    def takes_name(self, name: str) -> bool:
+        """May a tool be called so?"""
+        return re.fullmatch(self.tool_name, name) is not None and name not in self.reserved
+
+    def window(self, seconds: float) -> float | None:
+        """How long it waits when it is to wait so long, in seconds; None where it cannot be told."""
+        return None if self.wait is None else min(max(seconds, self.wait[0]), self.wait[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where and how to connect."""
@@ -60,6 +104,16 @@ class Dialect(Protocol):
     @property
     def media_types(self) -> frozenset[str]:
         """Types of messages that carry audio: the relay passes them without reading."""
+        ...
+
+    @property
+    def quiet_results(self) -> bool:
+        """Can it be given a result that the agent is not to speak about?"""
+        ...
+
+    @property
+    def tool_schema(self) -> SchemaProfile:
+        """Which tools it takes."""
         ...
 
     def endpoint(self, url: str, api_key: str) -> Endpoint:
@@ -131,3 +185,15 @@ class Agent(Protocol):
     def update_message(self) -> Callable[..., Message]:
         """Makes the message that changes settings of a running session; raises `ConfigError` for what cannot."""
         ...
+
+
+def refuse_inexpressible(dialect: Dialect, tools: Sequence[ToolSpec]) -> None:
+    """Raises `ConfigError` for a tool that this provider's protocol cannot do justice to."""
+    strange = [spec.name for spec in tools if not dialect.tool_schema.takes_name(spec.name)]
+    if strange:
+        raise ConfigError(f"tool {', '.join(strange)}: {dialect.name} does not take such a name; pass another name=...")
+    loud = [spec.name for spec in tools if not spec.reply and not dialect.quiet_results]
+    if loud:
+        raise ConfigError(
+            f"tool {', '.join(loud)}: reply=False cannot be had: {dialect.name} has the agent speak after every result"
+        )

@@ -58,6 +58,8 @@ class ToolSpec:
     """Further fields of the provider's definition: names, and values as JSON text."""
     start: Start = Start.NOW
     deliver: Deliver = Deliver.AFTER_REPLY
+    reply: bool = True
+    """Shall the agent speak about the result?"""
 
 
 class CallKey(NamedTuple):
@@ -169,12 +171,13 @@ class AgentAudio(FromProvider):
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled(FromProvider):
-    """The agent wants a tool run. The last three fields are the tool's own choices, added by the conversation."""
+    """The agent wants a tool run. The last four fields are the tool's own choices, added by the conversation."""
 
     call: ToolCall
     start: Start = Start.NOW
     deliver: Deliver = Deliver.AFTER_REPLY
     hold: bool = False
+    reply: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +399,13 @@ class SetupLeftAlone:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ToolsNotTaken:
+    """The provider agrees to a setup, but leaves out these tools of ours."""
+
+    names: tuple[str, ...]
+
+
 class Ignored(Enum):
     """Why something that looks as if it mattered changes nothing."""
 
@@ -436,6 +446,7 @@ LocalEvent = (
     | ReplyHeard
     | CallConcluded
     | SetupLeftAlone
+    | ToolsNotTaken
     | Passed
     | SessionEnded
 )

@@ -117,7 +117,7 @@ def _gate(m: TurnMachine, o: Owed) -> bool:
 
 
 def _unfinished(m: TurnMachine, turn: int) -> bool:
-    return any(o.turn == turn and o.stage in UNFINISHED and o.call.expects_result for o in m.owed)
+    return any(o.turn == turn and o.stage in UNFINISHED and o.call.expects_result and not o.quiet for o in m.owed)
 
 
 def in_grace(m: TurnMachine) -> set[int]:

@@ -319,6 +319,8 @@ def _tool_called(m: TurnMachine, event: ToolCalled) -> Decision:
     turn = NO_REPLY if event.hold else m.turn if m.reply is Reply.SPEAKING else m.turn + 1
     reply_id = m.reply_id if turn == m.turn else ""
     owed = Owed(CallKey(m.turn, call.call_id), turn, Stage.RUNNING, call, event.deliver, None, reply_id)
+    if not event.reply:
+        owed = owed._replace(quiet=True)
     if event.start is Start.NOW:
         return m._replace(owed=(*m.owed, owed)), (Run(owed.key, call),)
     m = m._replace(owed=(*m.owed, owed._replace(stage=Stage.WAITING)))

@@ -51,9 +51,12 @@ from bridge.core.events import (
 )
 from bridge.errors import ConfigError
 
+from .schemas import PROFILES, shape
+
 __all__ = ["ASSEMBLYAI", "AssemblyAIDialect"]
 
 _URL: Final = "wss://agents.assemblyai.com/v1/ws"
+_TOOLS: Final = PROFILES["assemblyai"]
 
 # Codes after which the session does not go on, whenever they come. The codes of a refused configuration are not among
 # them: they end the session only if they answer its first update. Nor is `server_error`, which may or may not end it.
@@ -90,13 +93,6 @@ _KINDS: Final = {
     "session_expired": Failure.RESUME,
 }
 
-# The provider's limits for `timeout_seconds`.
-_SHORTEST, _LONGEST = 1.0, 300.0
-
-# Keywords of JSON Schema whose value holds schemas by name, and those whose value is data.
-_NAMED_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_DATA: Final = frozenset({"default", "const", "enum", "examples"})
-
 
 class AssemblyAIDialect:
     """The AssemblyAI Voice Agent protocol."""
@@ -106,6 +102,8 @@ class AssemblyAIDialect:
     name: Final = "assemblyai"
     delivery: Final = Delivery(hold=True, whole_turn=False, asks=True, void=True)
     media_types: Final = frozenset({"input.audio", "reply.audio"})
+    quiet_results: Final = False  # every `tool.result` starts a reply
+    tool_schema: Final = _TOOLS
 
     def endpoint(self, url: str, api_key: str) -> Endpoint:
         """Where to connect. `api_key` may also be a temporary token, or on a resume the latest `resume_token`."""
@@ -346,35 +344,15 @@ def _outcome(result: ToolResult) -> str:
 def _tool_entry(spec: ToolSpec) -> dict[str, Any]:
     """A tool as the provider wants it. Only known fields: it refuses a list with any other in it."""
     try:
-        parameters = _without_schema_uri(orjson.loads(spec.parameters))
+        parameters = orjson.loads(spec.parameters)
         extra = {key: orjson.loads(text) for key, text in spec.extra}
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"tool {spec.name}: its definition holds broken JSON: {error}") from None
     if isinstance(parameters, dict):
-        parameters.setdefault("properties", {})  # the only part of a schema that is checked (seen live)
+        parameters, _ = shape(parameters, _TOOLS)  # what got lost is told where the tools are checked
     entry = {"type": "function", "name": spec.name, "description": spec.description, "parameters": parameters}
     if spec.hold:
         entry["execution_mode"] = "hold"
     if spec.timeout is not None:
-        entry["timeout_seconds"] = min(max(spec.timeout, _SHORTEST), _LONGEST)
+        entry["timeout_seconds"] = _TOOLS.window(spec.timeout)
     return entry | {key: value for key, value in extra.items() if key not in entry}
-
-
-def _without_schema_uri(schema: Any) -> Any:
-    """A JSON Schema without its `$schema` keys, with which calls came with empty arguments (seen live).
-
-    Only where the key is a keyword: a property or a default value may have that name too.
-    """
-    match schema:
-        case list():
-            return [_without_schema_uri(part) for part in schema]
-        case dict():
-            return {key: _subschemas(key, value) for key, value in schema.items() if key != "$schema"}
-        case _:
-            return schema
-
-
-def _subschemas(keyword: str, value: Any) -> Any:
-    if keyword in _NAMED_SCHEMAS and isinstance(value, dict):
-        return {name: _without_schema_uri(part) for name, part in value.items()}
-    return value if keyword in _DATA else _without_schema_uri(value)

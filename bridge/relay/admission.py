@@ -16,11 +16,12 @@ from .handshake import Refusal
 from .settings import Listen
 from .upstream import Target
 
-__all__ = ["admit", "correlation", "refuse_open_door"]
+__all__ = ["admit", "correlation", "metadata", "refuse_open_door"]
 
 _TOKEN = "token"
 """The query parameter that may carry a credential, for applications that cannot set headers."""
 _MAX_CORRELATION = 128
+_MAX_METADATA = 4096
 
 
 def refuse_open_door(listen: Listen, targets: Sequence[Target]) -> None:
@@ -57,6 +58,12 @@ def correlation(request: Request, listen: Listen) -> str:
     """What the operator's own header says, fit for a log line."""
     values = request.headers.get_all(listen.correlation_header) if listen.correlation_header else []
     return "".join(c for c in " ".join(values) if c.isascii() and c.isprintable())[:_MAX_CORRELATION]
+
+
+def metadata(request: Request, listen: Listen) -> dict[str, str]:
+    """What the operator's own headers say for tools, by the names that the operator gave them."""
+    said = {name: request.headers.get_all(header) for name, header in listen.metadata_headers.items()}
+    return {name: " ".join(values)[:_MAX_METADATA] for name, values in said.items() if values}
 
 
 def _check_origin(headers: Headers, listen: Listen) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-from .frames import Walker
+from .walker import Walker
 
 __all__ = ["Counters", "SessionSnapshot", "Traffic"]
 

@@ -1,7 +1,7 @@
 """Two connections and what passes between them: audio as the bytes that came, messages by way of the session.
 
-Nothing here waits. A `Leg` is one connection; what its walker gives is passed on, or handed to the `Pipe`, which knows
-about closing, keeping alive, and who waits for whom. Nearly every read comes to one `feed` and one `write`.
+Nothing here waits. A `Leg` is one connection, and passes on what may pass; the rest it hands to the `Pipe`, which knows
+about closing, keeping alive, and who waits for whom.
 
 * **Close** frames are carried with their codes and reasons. A connection that is lost without one becomes an abort of
   the other, as it would be without us in between.
@@ -17,29 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, cast
+from typing import Final
 
 from ..core.events import ReadingPaused, ReadingResumed
-from .frames import Broken, Control, Message, Opcode, Piece, Walker, close_payload, frame
+from .frames import Broken, Control, Message, Opcode, Piece
 from .handshake import Opening
+from .leg import WRITABLE, BufferedLeg, Closing, Leg, Side
 from .session import RelaySession
 
-__all__ = ["BufferedLeg", "Leg", "OnLoss", "Pings", "Pipe", "PipeSettings", "Side"]
+__all__ = ["OnLoss", "Pings", "Pipe", "PipeSettings"]
 
 _OURS: Final = os.urandom(8)
 """How the payload of our own pings begins: their pongs are not for the other side."""
-_HIGH_WATER: Final = 16 * 1024
-"""Bytes that may wait for a peer before the other is not read from: about a second of telephony audio."""
-
-
-class Side(Enum):
-    APPLICATION = "application"
-    PROVIDER = "provider"
 
 
 class OnLoss(Enum):
@@ -75,127 +67,6 @@ class PipeSettings:
     end_timeout: float
 
 
-class _Closing(Enum):
-    """How far a connection has come in being closed."""
-
-    OPEN = "open"
-    SENT = "we have sent a close frame"
-    HEARD = "the peer has sent one"
-    BOTH = "both have"
-    LOST = "the connection is gone"
-
-
-_WRITABLE: Final = (_Closing.OPEN, _Closing.HEARD)
-
-
-def _discard(data: bytes) -> None:
-    """Where what is for a closed connection goes."""
-
-
-class Leg(asyncio.Protocol):
-    """One connection. `peer` is the other."""
-
-    __slots__ = (
-        "_now",
-        "closing",
-        "last_media",
-        "measure",
-        "paused_since",
-        "peer",
-        "pinged_at",
-        "pipe",
-        "side",
-        "transport",
-        "walker",
-        "write",
-    )
-
-    def __init__(self, side: Side, pipe: Pipe, settings: PipeSettings) -> None:
-        self.side = side
-        self.pipe = pipe
-        self.peer: Leg = self
-        self.transport: asyncio.Transport
-        self.walker = Walker(masked=side is Side.APPLICATION, media=settings.media, max_size=settings.max_message)
-        self.write: Callable[[bytes], None] = _discard
-        self.closing = _Closing.OPEN
-        self.paused_since: float | None = None
-        """Since when the peer of this connection has not taken what is written to it."""
-        self.pinged_at: tuple[float, int] | None = None
-        """When the ping was sent that is not answered yet, and how many bytes had come by then."""
-        self.measure: Callable[[], None] | None = None
-        """To be called after every read, where it matters how much audio has come."""
-        self._now = asyncio.get_running_loop().time
-        self.last_media = self._now()
-
-    def take_over(self, opening: Opening) -> None:
-        """The handshake is done: this connection is read by us from now on. It is paused until `begin`."""
-        self.transport = opening.transport
-        opening.hand_over(self)
-        self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=_HIGH_WATER)
-        _tune(self.transport.get_extra_info("socket"), self.pipe.settings)
-
-    def begin(self, early: bytes) -> None:
-        if early:
-            self.data_received(early)
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def data_received(self, data: bytes) -> None:
-        for piece in self.walker.feed(data):
-            if type(piece) is bytes:
-                self.last_media = self._now()
-                self.peer.write(piece)
-            else:
-                self.pipe.take(self, piece)
-        if self.measure is not None:
-            self.measure()
-
-    def pause_writing(self) -> None:
-        self.paused_since = self._now()
-        self.pipe.pause(self)
-
-    def resume_writing(self) -> None:
-        self.paused_since = None
-        self.pipe.resume(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        before, self.closing, self.write = self.closing, _Closing.LOST, _discard
-        self.pipe.lost(self, before)
-
-    def send_close(self, data: bytes) -> None:
-        """Write this close frame; nothing may be written after it."""
-        if self.closing in _WRITABLE:
-            self.write(data)
-            self.write = _discard
-            self.closing = _Closing.SENT if self.closing is _Closing.OPEN else _Closing.BOTH
-
-    def close(self, code: int, reason: str) -> None:
-        """Close with this code, unless that has been done."""
-        masked = self.side is Side.PROVIDER
-        self.send_close(frame(Opcode.CLOSE, close_payload(code, reason), masked=masked))
-
-    def ping(self, payload: bytes) -> None:
-        self.write(frame(Opcode.PING, _OURS + payload, masked=self.side is Side.PROVIDER))
-
-
-class BufferedLeg(Leg, asyncio.BufferedProtocol):
-    """For the standard event loop, which without a buffer of ours would map and unmap memory at every read.
-
-    One buffer serves all connections, since what is read is copied out at once.
-    """
-
-    __slots__ = ()
-
-    _buffer = memoryview(bytearray(64 * 1024))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._buffer[:nbytes]))
-
-
 class Pipe:
     """Both connections of a session. `closed` is told when both are gone."""
 
@@ -204,10 +75,11 @@ class Pipe:
         "_barrier_since",
         "_closed",
         "_deadline",
-        "_heard",
+        "_loop",
+        "_measured",
         "_next_ping",
-        "_now",
         "application",
+        "last_media",
         "provider",
         "session",
         "settings",
@@ -218,30 +90,34 @@ class Pipe:
         kind = BufferedLeg if isinstance(loop, asyncio.BaseEventLoop) else Leg
         self.session = session
         self.settings = settings
-        self.application = kind(Side.APPLICATION, self, settings)
-        self.provider = kind(Side.PROVIDER, self, settings)
+        media, max_message = settings.media, settings.max_message
+        self.application = kind(Side.APPLICATION, self, media=media, max_message=max_message)
+        self.provider = kind(Side.PROVIDER, self, media=media, max_message=max_message)
         self.application.peer, self.provider.peer = self.provider, self.application
+        self.provider.media_came = self._voice_came
+        self.last_media = loop.time()
+        """When the provider last sent audio."""
         self._closed = closed
-        self._now = loop.time
+        self._loop = loop
         self._deadline: float | None = None
-        self._next_ping = self._now() + settings.ping_interval
+        self._next_ping = loop.time() + settings.ping_interval
         self._barrier = 0
         self._barrier_since: float | None = None
-        self._heard = (0, 0)
+        self._measured = (0, 0)
+        """Media of the provider, and bytes of their texts, that the session has been told of."""
 
     def start(self, application: Opening, provider: Opening) -> None:
         """Both handshakes are done."""
-        self.application.take_over(application)
-        self.provider.take_over(provider)
+        self.application.take_over(application, self.settings.stall_timeout)
+        self.provider.take_over(provider, self.settings.stall_timeout)
         self.session.attach(self)
-        self._watch_audio()
         self.provider.begin(provider.early)
         self.application.begin(application.early)
 
     def adopt(self, session: RelaySession) -> None:
         """From now on this is the session: an application has come back to it."""
         self.session = session
-        self._watch_audio()
+        self._measured = self.provider.walker.media, self.provider.walker.media_bytes
         session.attach(self)
 
     # ------------------------------------------------------------------------------------------- what the session does
@@ -250,11 +126,6 @@ class Pipe:
     def provider_congested(self) -> bool:
         """Does the provider not take what is sent to it?"""
         return self.provider.paused_since is not None
-
-    @property
-    def last_media(self) -> float:
-        """When the provider last sent audio."""
-        return self.provider.last_media
 
     def to_application(self, data: bytes) -> None:
         self.application.write(data)
@@ -265,7 +136,7 @@ class Pipe:
     def finish(self) -> None:
         """Ask the provider to end the session. If it does not, end it ourselves."""
         self.provider.write(self.session.end_frames())
-        self._deadline = self._now() + self.settings.end_timeout
+        self._deadline = self._loop.time() + self.settings.end_timeout
 
     # ------------------------------------------------------------------------------------------- what the peers say
 
@@ -281,23 +152,23 @@ class Pipe:
             case Control(Opcode.PONG, payload) if payload.startswith(_OURS):
                 self._our_pong(payload)
             case Control(Opcode.PING, payload) if self.settings.pings is Pings.ANSWER:
-                leg.write(frame(Opcode.PONG, payload, masked=leg.side is Side.PROVIDER))
+                leg.write(leg.framed(Opcode.PONG, payload))
             case Control():
                 leg.peer.write(piece.raw)
             case Broken(code, reason):
                 self._broken(leg, code, reason)
 
     def _close_heard(self, leg: Leg, close: Control) -> None:
-        leg.closing = _Closing.HEARD if leg.closing is _Closing.OPEN else _Closing.BOTH
+        leg.closing = Closing.HEARD if leg.closing is Closing.OPEN else Closing.BOTH
         code = int.from_bytes(close.payload[:2], "big")
         self.session.end(f"the {leg.side.value} closed ({code or 'without a code'})")
-        if leg.peer.closing in _WRITABLE:
+        if leg.peer.closing in WRITABLE:
             leg.peer.send_close(close.raw)
         else:
-            leg.send_close(frame(Opcode.CLOSE, close.payload, masked=leg.side is Side.PROVIDER))
-        self._deadline = self._now() + self.settings.close_timeout
+            leg.send_close(leg.framed(Opcode.CLOSE, close.payload))
+        self._deadline = self._loop.time() + self.settings.close_timeout
         # The server side closes the connection: we towards the application, the provider towards us.
-        if self.application.closing is _Closing.BOTH:
+        if self.application.closing is Closing.BOTH:
             self.application.transport.close()
 
     def _broken(self, leg: Leg, code: int, reason: str) -> None:
@@ -306,27 +177,27 @@ class Pipe:
         leg.close(code, reason)
         if leg.transport.can_write_eof():
             leg.transport.write_eof()  # what it still sends is read and dropped, or the reason might never arrive
-        self._deadline = self._now() + self.settings.close_timeout
+        self._deadline = self._loop.time() + self.settings.close_timeout
         if leg.side is Side.PROVIDER:
             self.application.close(1014, f"the provider broke the protocol: {reason}")
         else:
             self.finish()
 
-    def lost(self, leg: Leg, before: _Closing) -> None:
+    def lost(self, leg: Leg, before: Closing) -> None:
         """A connection is gone."""
         other = leg.peer
         if leg.paused_since is not None:
             leg.paused_since = None
-            _read_on(other)  # what is for nobody still has to be taken
-        if other.closing is _Closing.LOST:
+            other.read_on()  # what is for nobody still has to be taken
+        if other.closing is Closing.LOST:
             self._closed(self)
         elif leg.side is Side.PROVIDER:
             self._provider_lost(before)
         elif not self.session.ended:
             self._application_lost()
 
-    def _provider_lost(self, before: _Closing) -> None:
-        if self.application.closing in (_Closing.SENT, _Closing.BOTH):
+    def _provider_lost(self, before: Closing) -> None:
+        if self.application.closing in (Closing.SENT, Closing.BOTH):
             return  # it has been told why, and closes next
         if not self.session.ended:
             self._leave("the connection to the provider was lost")
@@ -358,13 +229,13 @@ class Pipe:
 
     def resume(self, leg: Leg) -> None:
         """It does again."""
-        _read_on(leg.peer)
+        leg.peer.read_on()
         if leg.side is Side.PROVIDER:
             self.session.provider_drained()
             return
         self._barrier += 1
-        self._barrier_since = self._now()
-        self.provider.ping(self._barrier.to_bytes(8, "big"))
+        self._barrier_since = self._loop.time()
+        _ping(self.provider, self._barrier.to_bytes(8, "big"))
 
     def _our_pong(self, payload: bytes) -> None:
         """What the provider had said before the ping reached it has been read, if this is the answer to the latest."""
@@ -375,6 +246,13 @@ class Pipe:
         self._barrier_since = None
         self.session.here(ReadingResumed())
 
+    def lag(self, now: float) -> float:
+        """For how many seconds what waits for the slower peer has been waiting."""
+        application, provider = self.application.paused_since, self.provider.paused_since
+        if application is None and provider is None:
+            return 0.0
+        return now - min(since for since in (application, provider) if since is not None)
+
     # ------------------------------------------------------------------------------------------- time
 
     def sweep(self, now: float) -> None:
@@ -384,16 +262,16 @@ class Pipe:
         elif now >= self._next_ping:
             self._next_ping = now + self.settings.ping_interval
             for leg in (self.application, self.provider):
-                if leg.closing is _Closing.OPEN:
+                if leg.closing is Closing.OPEN:
                     leg.pinged_at = leg.pinged_at or (now, leg.walker.bytes)
-                    leg.ping(b"")
+                    _ping(leg, b"")
         for leg in (self.application, self.provider):
             self._look_after(leg, now)
         if self._barrier_since is not None and now - self._barrier_since > self.settings.ping_timeout:
             self._caught_up()  # it does not answer pings
 
     def _look_after(self, leg: Leg, now: float) -> None:
-        if leg.closing is _Closing.LOST:
+        if leg.closing is Closing.LOST:
             return
         if leg.paused_since is not None and now - leg.paused_since > self.settings.stall_timeout:
             self._give_up(leg, "does not read")
@@ -408,51 +286,37 @@ class Pipe:
         if leg.side is Side.PROVIDER:
             self.session.end(f"the provider {why}")
             self.application.close(1013, f"the provider {why}")
-            _read_on(self.application)
-            self._deadline = self._now() + self.settings.close_timeout
+            self.application.read_on()
+            self._deadline = self._loop.time() + self.settings.close_timeout
         leg.transport.abort()
 
     def _overdue(self, now: float) -> None:
         """What should have ended by itself has not: close it, then cut it off."""
         self._deadline = now + self.settings.close_timeout
         for leg in (self.application, self.provider):
-            if leg.closing is _Closing.OPEN:
+            if leg.closing is Closing.OPEN:
                 leg.close(1001, "the session has ended")
-            elif leg.closing is not _Closing.LOST:
+            elif leg.closing is not Closing.LOST:
                 leg.transport.abort()
 
-    # ------------------------------------------------------------------------------------------- audio that is measured
+    # ------------------------------------------------------------------------------------------- the agent's voice
 
-    def _watch_audio(self) -> None:
-        self.provider.measure = self._measure if self.session.playback is not None else None
-        self._heard = self.provider.walker.media, self.provider.walker.media_bytes
-
-    def _measure(self) -> None:
-        """Tell the session how much audio has come. Three quarters of what is in base64 is audio."""
-        walker, (media, size) = self.provider.walker, self._heard
-        if walker.media > media and self.session.playback is not None:
+    def _voice_came(self) -> None:
+        """Audio came from the provider: tell the session how much, if that matters to it."""
+        self.last_media = now = self._loop.time()
+        playback = self.session.playback
+        if playback is not None:
+            walker, (media, size) = self.provider.walker, self._measured
+            self._measured = walker.media, walker.media_bytes
             text = walker.media_bytes - size - (walker.media - media) * walker.envelope
-            self.session.playback.add(text * 3 // 4, self._now())
-            self._heard = walker.media, walker.media_bytes
+            playback.add(text * 3 // 4, now)  # three quarters of what is in base64
 
     def abort(self) -> None:
         """Cut both connections off."""
         for leg in (self.application, self.provider):
-            if leg.closing is not _Closing.LOST:
+            if leg.closing is not Closing.LOST:
                 leg.transport.abort()
 
 
-def _read_on(leg: Leg) -> None:
-    if not leg.transport.is_closing():
-        leg.transport.resume_reading()
-
-
-def _tune(sock: socket.socket | None, settings: PipeSettings) -> None:
-    """Let the kernel find out about peers that are gone, later than we do, and keep little unsent."""
-    if sock is None:
-        return
-    options = (("TCP_USER_TIMEOUT", int(settings.stall_timeout * 2000)), ("TCP_NOTSENT_LOWAT", _HIGH_WATER))
-    for name, value in options:
-        if hasattr(socket, name):
-            with suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, cast(int, getattr(socket, name)), value)
+def _ping(leg: Leg, payload: bytes) -> None:
+    leg.write(leg.framed(Opcode.PING, _OURS + payload))

@@ -19,7 +19,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -27,10 +27,13 @@ from typing import Any, Final, Self
 
 from websockets.http11 import Request, Response
 
+from ..catalogue import Catalogue
 from ..errors import ConfigError
-from ..runner import Finished
+from ..guards import Guards
+from ..runner import Finished, Runner
+from ..tools.source import Source
 from ..tools.tool import Tool
-from .admission import admit, correlation, refuse_open_door
+from .admission import admit, correlation, metadata, refuse_open_door
 from .figures import Counters, SessionSnapshot, Traffic
 from .handshake import Opening, Refusal, accept, read_request
 from .pipe import Pipe
@@ -71,8 +74,10 @@ class _Call:
 class Relay:
     """See the module. Raises `ConfigError` for routes that cannot work.
 
-    `observers` see every step of every session as it happens; `finished` is told how each tool call ended. Both are
-    called on the relay's loop, and must be quick.
+    `tools` are written in Python; `sources` are opened on entering, on the loop on which tools run, and may change what
+    they offer. `observers` see every step of every session as it happens; `finished` is told how each tool call ended;
+    `lag`, four times a second, for how many seconds the slowest of all peers has not taken what waits for it. They are
+    called on the relay's loop, and must be quick. Entering raises `ConfigError` if a source cannot be opened.
     """
 
     def __init__(
@@ -80,16 +85,20 @@ class Relay:
         routes: Sequence[Route],
         tools: Mapping[str, Tool] | None = None,
         *,
+        sources: Sequence[Source] = (),
         limits: Limits | None = None,
         observers: tuple[Observer, ...] = (),
         finished: Callable[[Finished], None] | None = None,
+        lag: Callable[[float], None] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._observers = observers
         self._finished = finished
-        longest_first = sorted(routes, key=lambda route: len(route.prefix), reverse=True)
-        self._targets = [target_of(route, tools or {}, self._limits) for route in longest_first]
-        self._tools = ToolThread(max_concurrent=self._limits.max_concurrent_tools, max_threads=self._limits.max_threads)
+        self._lag = lag
+        self._routes = tuple(routes)
+        self._catalogue = Catalogue(tools, sources, changed=self._tools_changed)
+        self._targets = self._aimed(self._routes, self._catalogue.tools)
+        self._tools = ToolThread(_runner(self._limits))
         self._listen = Listen()
         self._servers: list[asyncio.Server] = []
         self._state = _State.SERVING
@@ -112,6 +121,8 @@ class Relay:
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
         with ExitStack() as stack:
             stack.enter_context(self._tools)
+            await self._tools.do(self._catalogue.__aenter__())
+            self._targets = self._aimed(self._routes, self._catalogue.tools)
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(_SWITCH_INTERVAL)
             stack.callback(gc.unfreeze)
@@ -124,6 +135,7 @@ class Relay:
         with self._exit:
             await self._stop_all()
             self._sweeping.cancel()
+            await self._tools.do(self._catalogue.__aexit__(None, None, None))
 
     async def start(self, listen: Listen) -> None:
         """Listen. Raises `ConfigError` if that is impossible or unsafe."""
@@ -204,7 +216,9 @@ class Relay:
             return "not listening"
         if self._state is _State.DRAINING:
             return "draining"
-        return "full" if self._admitted >= self._limits.max_sessions else ""
+        if self._admitted >= self._limits.max_sessions:
+            return "full"
+        return self._catalogue.reason
 
     @property
     def sessions(self) -> list[SessionSnapshot]:
@@ -222,14 +236,55 @@ class Relay:
         return Counters(up, down, self._sessions, dict(self._refused), self._without_setup, self._resumes)
 
     @property
-    def threads_busy(self) -> int:
-        """Threads that run a tool, abandoned ones included."""
-        return self._tools.runner.threads_busy
+    def runner(self) -> Runner:
+        """What runs the tools of all sessions, on a loop of its own: only to be looked at."""
+        return self._tools.runner
+
+    # ------------------------------------------------------------------------------------------- its tools
 
     @property
-    def threads_abandoned(self) -> int:
-        """Threads whose tool goes on although its call has been answered."""
-        return self._tools.runner.threads_abandoned
+    def guards(self) -> Guards:
+        """What keeps tools from being called; a tool can be switched off and on there."""
+        return self._tools.runner.guards
+
+    async def replace(
+        self, routes: Sequence[Route], tools: Mapping[str, Tool] | None = None, sources: Sequence[Source] = ()
+    ) -> None:
+        """From now on these count, and sessions that run get the new tools of their route. No session ends by it.
+
+        A source that is among the ones before stays open. Raises `ConfigError`, and nothing has changed, if that is
+        impossible.
+        """
+        written = {} if tools is None else tools
+        refuse_open_door(self._listen, self._aimed(routes, written))
+        before, self._routes = self._routes, tuple(routes)
+        try:
+            await self._tools.do(self._catalogue.replace(written, sources))
+        except ConfigError:
+            self._routes = before
+            raise
+
+    def _aimed(self, routes: Sequence[Route], tools: Mapping[str, Tool]) -> list[Target]:
+        longest_first = sorted(routes, key=lambda route: len(route.prefix), reverse=True)
+        return [target_of(route, tools, self._limits) for route in longest_first]
+
+    def _tools_changed(self, tools: Mapping[str, Tool]) -> None:
+        """Called on the tools' loop."""
+        with suppress(RuntimeError):  # the relay's loop has closed
+            self._loop.call_soon_threadsafe(self._take_tools, tools)
+
+    def _take_tools(self, tools: Mapping[str, Tool]) -> None:
+        try:
+            self._targets = self._aimed(self._routes, tools)
+        except ConfigError as error:
+            logger.warning("the tools have changed, but sessions keep those from before: %s", error)
+            return
+        settings = {target.route.prefix: target.session for target in self._targets}
+        sessions = [*(call.pipe.session for call in self._calls.values()), *(kept for kept, _ in self._kept.values())]
+        for session in sessions:
+            if session.route in settings:
+                session.replace_tools(settings[session.route].tools)
+        logger.info("sessions have %d tools from now on", len(tools))
 
     # ------------------------------------------------------------------------------------------- a connection
 
@@ -250,7 +305,7 @@ class Relay:
             self._admitted += 1
             provider, subprotocol = await dial(target, path, request, self._limits, self._dials)
             opening.transport.write(accept(response, subprotocol))
-            self._begin(target, opening, provider, correlation(request, self._listen))
+            self._begin(target, opening, provider, request)
             admitted = 0
         except Refusal as refusal:
             self._refused[refusal.status.value] += 1
@@ -283,9 +338,17 @@ class Relay:
 
     # ------------------------------------------------------------------------------------------- a session
 
-    def _begin(self, target: Target, application: Opening, provider: Opening, correlation: str) -> None:
+    def _begin(self, target: Target, application: Opening, provider: Opening, request: Request) -> None:
         calls = self._tools.session(self._limits.max_concurrent_tools_per_session, self._finished)
-        session = RelaySession(target.session, calls, self._observers, correlation=correlation, resumed=self._resumed)
+        session = RelaySession(
+            target.session,
+            calls,
+            self._observers,
+            route=target.route.prefix,
+            correlation=correlation(request, self._listen),
+            metadata=metadata(request, self._listen),
+            resumed=self._resumed,
+        )
         pipe = Pipe(session, target.pipe, self._closed)
         self._calls[pipe] = _Call(pipe, target, self._loop.time())
         self._sessions += 1
@@ -339,11 +402,23 @@ class Relay:
 
     def _sweep(self) -> None:
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
-        now = self._loop.time()
+        now, lag = self._loop.time(), 0.0
         for pipe in list(self._calls):
+            lag = max(lag, pipe.lag(now))
             pipe.sweep(now)
             if pipe.session.overdue_setup(now):
                 self._without_setup += 1
+        if self._lag is not None:
+            self._lag(lag)
+
+
+def _runner(limits: Limits) -> Runner:
+    return Runner(
+        max_concurrent=limits.max_concurrent_tools,
+        max_threads=limits.max_threads,
+        max_failures=limits.max_tool_failures,
+        failure_pause=limits.tool_pause,
+    )
 
 
 def _shown(peer: Any) -> str:

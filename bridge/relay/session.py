@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, cast
+from typing import Protocol
 
 import orjson
 
@@ -46,15 +46,16 @@ from ..core.events import (
     SessionOpened,
     SessionReady,
     Setup,
+    SetupAccepted,
     SetupLeftAlone,
     SpeechStarted,
     Start,
     Timer,
     ToolResults,
+    ToolsNotTaken,
 )
 from ..core.turn import Link, User
 from ..errors import SessionClosed
-from ..runner import Calls
 from ..running import Host, Running
 from ..timers import Timers
 from ..tools.tool import Tool
@@ -122,7 +123,9 @@ class RelaySession:
         calls: FarCalls,
         observers: tuple[Observer, ...],
         *,
+        route: str = "",
         correlation: str = "",
+        metadata: Mapping[str, str] | None = None,
         resumed: Callable[[RelaySession, str], None] = lambda session, session_id: None,
     ) -> None:
         self.id = secrets.token_hex(8)
@@ -131,7 +134,11 @@ class RelaySession:
         """The provider's name for it."""
         self.correlation = correlation
         """What the operator's own header says, such as the telephony stack's name for the call."""
-        self.metadata: Mapping[str, str] = {"correlation": correlation} if correlation else {}
+        self.route = route
+        """The prefix of its route."""
+        known = {"correlation": correlation, "route": route}
+        self.metadata: Mapping[str, str] = {**{name: each for name, each in known.items() if each}, **(metadata or {})}
+        """What tools find in their `CallContext`."""
         self.dialect = settings.dialect.name
         self.name = f"{self.id} [{correlation}]" if correlation else self.id
         """For log lines."""
@@ -148,7 +155,7 @@ class RelaySession:
         self._delivery = self._machine.delivery
         self._timers = Timers(self._deadline, self._time_is_up)
         # It only starts, discards and closes, which both can; where they run is their own matter.
-        self._running = Running(cast(Calls, calls), self._host())
+        self._running = Running(calls, self._host(), settings.tools)
         listens = any(t.spec.start is Start.AFTER_REPLY or t.filler is not None for t in settings.tools.values())
         self.playback = PlaybackClock(*settings.output_rate) if listens else None
         """Is told of the provider's audio, if any tool depends on when it has been heard."""
@@ -190,6 +197,13 @@ class RelaySession:
             self._reason = reason or "asked for"
             self._ending = self._loop.call_later(self._settings.owed_timeout, self._finish)
             self._finish_if_settled()
+
+    def replace_tools(self, tools: Mapping[str, Tool]) -> None:
+        """From now on our tools are these. The agent is told as soon as nobody speaks; what runs goes on as it is."""
+        if not self.ended:
+            self._running.versions.offer(tools)
+            self._perform(self._conversation.replace_tools(tuple(tool.spec for tool in tools.values())))
+            self._running.versions.keep(self._conversation.versions)
 
     async def aclose(self) -> None:
         """Stop what still runs."""
@@ -280,6 +294,8 @@ class RelaySession:
             elif isinstance(event, Sent):
                 for key in event.keys:
                     self._running.settled(key, "sent")
+            elif isinstance(event, ToolsNotTaken):
+                logger.warning("session %s: the provider did not take the tools %s", self.name, ", ".join(event.names))
         sent: list[CallKey] = []
         for command in step.commands:
             match command:
@@ -289,8 +305,7 @@ class RelaySession:
                     self._to_provider(frames, came)
                     sent += keys
                 case Run():
-                    tool = self._settings.tools.get(command.call.name)
-                    self._running.start(command, tool, self._conversation.tools)
+                    self._running.start(command, self._conversation.tools)
                 case Discard(key, reason):
                     self._running.discard(key, reason.value)
         if self._conversation.machine is not self._machine:
@@ -331,6 +346,8 @@ class RelaySession:
                 self.provider_session_id = session_id
             case ProviderEnded():
                 self.end("the provider ended it")
+            case SetupAccepted():
+                self._running.versions.keep(self._conversation.versions)
             case ProviderFailed(code, text):
                 logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
             case Malformed(reason):

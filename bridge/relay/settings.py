@@ -61,6 +61,8 @@ class Listen:
     """Values of `Host`, without the port, that are let in. By default, on the loopback, its names; elsewhere any."""
     correlation_header: str = ""
     """A header of the application's request whose value is to be in every log line of its session."""
+    metadata_headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in the metadata that tools find, and the headers of the application's request that hold the values."""
     reuse_port: bool = False
     """Several processes share the port."""
 
@@ -77,6 +79,9 @@ class Limits:
     max_concurrent_tools: int = 256
     max_concurrent_tools_per_session: int = 4
     max_threads: int = 32
+    max_tool_failures: int = 5
+    """In a row, after which a tool is not called for `tool_pause`, then tried once."""
+    tool_pause: float = 30.0
     handshake_timeout: float = 10.0
     """For the application's request."""
     dial_timeout: float = 15.0

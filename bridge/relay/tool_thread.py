@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ..core.events import CallKey, ToolCall
 from ..errors import SessionClosed
@@ -20,6 +20,8 @@ from ..tools.tool import CallContext, Tool
 
 __all__ = ["FarCalls", "ToolThread"]
 
+_T = TypeVar("_T")
+
 _END_TIMEOUT = 1.0
 """Seconds that the thread has for its end. It is a daemon: the process does not wait for what a tool holds up there."""
 
@@ -27,8 +29,8 @@ _END_TIMEOUT = 1.0
 class ToolThread:
     """The loop on which tools run, and the runner that belongs to it."""
 
-    def __init__(self, *, max_concurrent: int, max_threads: int) -> None:
-        self.runner = Runner(max_concurrent=max_concurrent, max_threads=max_threads)
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="bridge-tools", daemon=True)
 
@@ -49,6 +51,10 @@ class ToolThread:
         `finished` hears of the end of each, on the running loop, before the session does.
         """
         return FarCalls(self.runner.session(max_concurrent=max_concurrent), self._loop, finished)
+
+    async def do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Have this done on the tools' loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _run(self) -> None:
         self._loop.run_forever()
@@ -86,6 +92,16 @@ class FarCalls:
     def discard(self, key: CallKey) -> None:
         """The result is not wanted."""
         self._there.call_soon_threadsafe(self._calls.discard, key)
+
+    def aside(self, function: Callable[[], str], tell: Callable[[str], None]) -> None:
+        """Run a tool's own quick function there, and tell here what came of it."""
+
+        def run() -> None:
+            made = function()
+            with suppress(RuntimeError):  # the relay's loop has closed
+                self._here.call_soon_threadsafe(tell, made)
+
+        self._there.call_soon_threadsafe(run)
 
     async def aclose(self, timeout: float) -> None:
         """Cancel what is left, and wait up to `timeout` seconds for it."""

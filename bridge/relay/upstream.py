@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidURI
 from websockets.http11 import Request
 from websockets.uri import WebSocketURI, parse_uri
 
+from ..core.dialect import refuse_inexpressible
 from ..errors import ConfigError
 from ..tools.tool import Tool
 from .handshake import Ask, Opening, Refusal, carried
@@ -50,12 +51,14 @@ def target_of(route: Route, tools: Mapping[str, Tool], limits: Limits) -> Target
         raise ConfigError(f"the prefix of a route begins with a slash and does not end with one: {route.prefix!r}")
     if upstream.tokens and not upstream.api_key:
         raise ConfigError("tokens for applications need an api_key: without one, their credentials are the provider's")
+    settings = _session_settings(route, tools, limits)
+    refuse_inexpressible(upstream.dialect, tuple(tool.spec for tool in settings.tools.values()))
     return Target(
         route,
         uri,
         endpoint.headers,
         (upstream.tls or _verifying()) if uri.secure else None,
-        _session_settings(route, tools, limits),
+        settings,
         _pipe_settings(route, limits),
     )
 

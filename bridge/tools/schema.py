@@ -34,17 +34,18 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, core_schema,
 from typing_extensions import TypedDict
 
 from ..errors import ConfigError, InvalidArguments
+from .plain import plain
 
 try:
     import docstring_parser
 except ImportError:  # the extra "docstrings"
     docstring_parser = None  # type: ignore[assignment]  # tested for before every use
 
-__all__ = ["Parameters", "describe", "innermost"]
+__all__ = ["SHOWN", "Parameters", "describe", "expected", "innermost", "kind_of", "property_names"]
 
 logger = logging.getLogger("bridge.tools")
 
-_SHOWN = 20
+SHOWN = 20
 """How many parameters or faults an error text lists at most."""
 
 
@@ -170,34 +171,7 @@ def _compile(fields: dict[str, Any], name: str, strict: bool) -> tuple[Any, dict
         ) from error
     if not strict:
         del schema["additionalProperties"]
-    return adapter.validator, _plain(schema, schema.pop("$defs", {}), (), name)
-
-
-def _plain(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...], name: str) -> Any:
-    """The schema without references, titles, and hints for code generators. `inside`: the references being followed."""
-    if not isinstance(schema, dict):  # `additionalProperties: false`
-        return schema
-    if reference := schema.get("$ref"):
-        target = reference.removeprefix("#/$defs/")
-        if target in inside:
-            raise ConfigError(f"tool {name}: the type {target} contains itself, which no model can be told; flatten it")
-        siblings = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain({**definitions[target], **siblings}, definitions, (*inside, target), name)
-    plain = functools.partial(_plain, definitions=definitions, inside=inside, name=name)
-    result: dict[str, Any] = {}
-    for key, value in schema.items():
-        match key:
-            case "title" | "discriminator":
-                continue
-            case "properties" | "patternProperties":
-                result[key] = {field: plain(each) for field, each in value.items()}
-            case "anyOf" | "oneOf" | "allOf" | "prefixItems":
-                result[key] = [plain(each) for each in value]
-            case "items" | "additionalProperties" | "propertyNames":
-                result[key] = plain(value)
-            case _:
-                result[key] = value
-    return result
+    return adapter.validator, plain(schema, name=name)
 
 
 # ------------------------------------------------------------------------------------------------ checking arguments
@@ -231,16 +205,16 @@ def _complaint(error: ValidationError, schema: Mapping[str, Any]) -> str:
         case "dict_type" if not faults[0]["loc"]:
             what = "the arguments are not a JSON object"
         case _:
-            names = _property_names(schema)
-            what = "; ".join(dict.fromkeys(_fault(each, names) for each in faults[:_SHOWN]))
-    return f"{what}. Expected: {_expected(schema) or 'no arguments'}"
+            names = property_names(schema)
+            what = "; ".join(dict.fromkeys(_fault(each, names) for each in faults[:SHOWN]))
+    return f"{what}. Expected: {expected(schema) or 'no arguments'}"
 
 
-def _expected(schema: Mapping[str, Any]) -> str:
+def expected(schema: Mapping[str, Any]) -> str:
     """The parameters with their types, as in `guests (integer), note (string, optional)`."""
     required = schema.get("required", ())
-    shown = list(schema["properties"].items())[:_SHOWN]
-    return ", ".join(f"{name} ({_kind(each)}{'' if name in required else ', optional'})" for name, each in shown)
+    shown = list(schema["properties"].items())[:SHOWN]
+    return ", ".join(f"{name} ({kind_of(each)}{'' if name in required else ', optional'})" for name, each in shown)
 
 
 def _fault(error: ErrorDetails, names: frozenset[str]) -> str:
@@ -262,27 +236,29 @@ def _fault(error: ErrorDetails, names: frozenset[str]) -> str:
     return f"{where}: {text.replace('Input should', 'should')}"
 
 
-def _property_names(schema: Any) -> frozenset[str]:
+def property_names(schema: Any) -> frozenset[str]:
     """The names of all properties at any depth."""
     if isinstance(schema, list):
-        return frozenset().union(*map(_property_names, schema))
+        return frozenset().union(*map(property_names, schema))
     if not isinstance(schema, dict):
         return frozenset()
-    below = frozenset[str]().union(*map(_property_names, schema.values()))
+    below = frozenset[str]().union(*map(property_names, schema.values()))
     properties = schema.get("properties")
     return below | properties.keys() if isinstance(properties, dict) else below
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
+def kind_of(schema: Mapping[str, Any]) -> str:
     """A property's type in a word or two."""
     match schema:
         case {"enum": list(choices)}:
-            return "one of " + ", ".join(map(str, choices[:_SHOWN]))
+            return "one of " + ", ".join(map(str, choices[:SHOWN]))
         case {"const": constant}:
             return str(constant)
         case {"anyOf": list(kinds)} | {"oneOf": list(kinds)}:
-            return " or ".join(dict.fromkeys(map(_kind, kinds)))
+            return " or ".join(dict.fromkeys(map(kind_of, kinds)))
         case {"type": str(kind)}:
             return kind
+        case {"type": list(kinds)}:
+            return " or ".join(map(str, kinds))
         case _:
             return "anything"

@@ -20,11 +20,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
+import orjson
+
 from ..core.events import CallKey, Deliver, Start, ToolSpec
 from ..errors import ConfigError
-from .schema import describe, innermost
+from .policy import Dedupe, Example, Rate
+from .schema import Parameters, describe, innermost
 
-__all__ = ["CallContext", "Effect", "Tool", "ToolOptions", "Toolset"]
+__all__ = ["CallContext", "Effect", "Policy", "Tool", "ToolOptions", "Toolset", "make_tool"]
 
 Effect = Literal["read", "write", "terminal"]
 """What running a tool does: looks something up, changes something, or ends something for good (the call, say)."""
@@ -38,6 +41,9 @@ _PROVIDER_MARGIN = 1.0
 
 class EndSession(Protocol):
     def __call__(self, reason: str = "", /) -> None: ...
+
+
+_TERMINAL = Dedupe(3600)
 
 
 def _nowhere(text: str = "", /) -> None:
@@ -91,7 +97,26 @@ class Tool:
     filler: str | Callable[..., str] | None = None
     """What the agent should say if the result is not there soon: a text, or a function of the arguments by name."""
     filler_after: float = 1.0
-    """Seconds until then."""
+    """Seconds until then, and between two things that are said while it runs."""
+    spoken_progress: int = 0
+    """How many of the texts that the tool reports as its progress the agent is asked to say, at most."""
+    concurrency: int | None = None
+    """Runs of this tool at once, in all sessions together; None: as many as the process allows."""
+    session_concurrency: int | None = None
+    """Runs of this tool at once in one session."""
+    rate: Rate | None = None
+    """How often it may be called; one more call is refused at once."""
+    dedupe: Dedupe | None = None
+    """Which calls count as repeated, and get the first success again. None: those of a terminal tool, for an hour."""
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that models neither see nor set: the name of each, and where its value comes from, which is a key of
+    the session's metadata, or `session_id`, `call_id`, or `tool`."""
+    log_arguments: tuple[str, ...] = ()
+    """Arguments whose values may be logged and traced. By default none are."""
+    redact: tuple[str, ...] = ()
+    """Arguments and fields of the result, at any depth, that are masked wherever a call is shown or stored."""
+    examples: tuple[Example, ...] = ()
+    """Calls to test it with."""
     source: str = ""
     """Where it comes from, for error messages."""
 
@@ -107,16 +132,30 @@ class Tool:
                 f"tool {name}: no reply follows a call that is on hold, so it would never start; "
                 "leave out hold, or pass start='now'"
             )
-        for limit in ("timeout", "queue_timeout", "filler_after", "result_limit"):
-            if not 0 < getattr(self, limit) < math.inf:
+        for limit in ("timeout", "queue_timeout", "filler_after", "result_limit", "concurrency", "session_concurrency"):
+            value = getattr(self, limit)
+            if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"tool {name}: {limit} must be a number greater than 0")
         for choice, choices in (("effect", Effect), ("on_interrupt", OnInterrupt)):
             if getattr(self, choice) not in get_args(choices):
                 raise ConfigError(f"tool {name}: {choice} must be one of {', '.join(get_args(choices))}")
+        if self.effect == "terminal" and self.dedupe is None:
+            object.__setattr__(self, "dedupe", _TERMINAL)  # whoever has hung up need not do it again
+        if self.hidden:
+            object.__setattr__(self, "spec", replace(self.spec, parameters=_without(self.hidden, self.spec.parameters)))
+
+    @property
+    def repeatable(self) -> bool:
+        """May it be run again when nobody knows whether it ran?"""
+        return self.effect == "read" if self.idempotent is None else self.idempotent
+
+    def arguments(self, text: str, context: CallContext) -> dict[str, Any]:
+        """What a model sent, checked, and with what is hidden from it filled in. Raises `InvalidArguments`."""
+        return self.check(_filled(text, self.hidden, context) if self.hidden else text)
 
 
-class Limits(TypedDict, total=False):
-    """The fields of a `Tool` that its author chooses."""
+class Policy(TypedDict, total=False):
+    """What can be said about a tool of any kind; see the fields of `Tool`. What is left out follows from its effect."""
 
     timeout: float
     queue_timeout: float
@@ -126,9 +165,27 @@ class Limits(TypedDict, total=False):
     result_limit: int
     filler: str | Callable[..., str] | None
     filler_after: float
+    spoken_progress: int
+    concurrency: int | None
+    session_concurrency: int | None
+    rate: Rate | str | None
+    """A text such as "10/minute" will do."""
+    dedupe: Dedupe | float | None
+    """Seconds will do."""
+    hidden: Mapping[str, str]
+    log_arguments: tuple[str, ...]
+    redact: tuple[str, ...]
+    examples: tuple[Example, ...]
+    hold: bool
+    start: Start | Literal["now", "after_reply"]
+    """By default after the reply if the effect is "terminal", else now."""
+    deliver: Deliver | Literal["after_reply", "between_replies", "now"]
+    """By default between replies if on hold, else after the reply."""
+    reply: bool
+    """False: the result is for the record, and the agent is not to speak about it."""
 
 
-class ToolOptions(Limits, total=False):
+class ToolOptions(Policy, total=False):
     """Everything that can be said about a function that becomes a tool."""
 
     name: str
@@ -137,11 +194,6 @@ class ToolOptions(Limits, total=False):
     """Instead of the docstring's."""
     strict: bool
     """Refuse arguments that would have to be converted, and those that no parameter takes."""
-    hold: bool
-    start: Start | Literal["now", "after_reply"]
-    """By default after the reply if the effect is "terminal", else now."""
-    deliver: Deliver | Literal["after_reply", "between_replies", "now"]
-    """By default between replies if on hold, else after the reply."""
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -197,39 +249,57 @@ class Toolset(Mapping[str, Tool]):
         return tuple(tool.spec for tool in self._tools.values())
 
 
+def make_tool(
+    name: str,
+    description: str,
+    parameters: Parameters,
+    invoke: Callable[[Mapping[str, Any], CallContext], object],
+    *,
+    blocking: bool = False,
+    source: str = "",
+    **policy: Unpack[Policy],
+) -> Tool:
+    """A tool of any kind. Raises `ConfigError` for a policy that cannot be."""
+    values: dict[str, Any] = dict(policy)
+    hold, reply = values.pop("hold", False), values.pop("reply", True)
+    terminal = values.get("effect") == "terminal"
+    start = values.pop("start", None) or (Start.AFTER_REPLY if terminal else Start.NOW)
+    deliver = values.pop("deliver", None) or (Deliver.BETWEEN_REPLIES if hold else Deliver.AFTER_REPLY)
+    if isinstance(rate := values.get("rate"), str):
+        values["rate"] = Rate.parse(rate)
+    if isinstance(dedupe := values.get("dedupe"), int | float):
+        values["dedupe"] = Dedupe(dedupe)
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        parameters=parameters.schema,
+        hold=hold,
+        start=_choice(Start, start, name),
+        deliver=_choice(Deliver, deliver, name),
+        reply=reply,
+    )
+    return Tool(spec=spec, invoke=invoke, check=parameters.check, blocking=blocking, source=source, **values)
+
+
 def _tool_of(
     function: Callable[..., Any],
     *,
     name: str | None = None,
     description: str | None = None,
     strict: bool = False,
-    hold: bool = False,
-    start: str | Start | None = None,
-    deliver: str | Deliver | None = None,
-    **limits: Unpack[Limits],
+    **policy: Unpack[Policy],
 ) -> Tool:
     name = name or _name_of(function)
     _refuse_uncallable(function, name)
     parameters = describe(function, name=name, hidden=CallContext, strict=strict)
-    if start is None:
-        start = Start.AFTER_REPLY if limits.get("effect") == "terminal" else Start.NOW
-    if deliver is None:
-        deliver = Deliver.BETWEEN_REPLIES if hold else Deliver.AFTER_REPLY
-    spec = ToolSpec(
-        name=name,
-        description=parameters.description if description is None else description,
-        parameters=parameters.schema,
-        hold=hold,
-        start=_choice(Start, start, name),
-        deliver=_choice(Deliver, deliver, name),
-    )
-    return Tool(
-        spec=spec,
-        invoke=partial(_invoke, function, parameters.hidden),
-        check=parameters.check,
+    return make_tool(
+        name,
+        parameters.description if description is None else description,
+        parameters,
+        partial(_invoke, function, parameters.hidden),
         blocking=not _is_async(function),
         source=_source_of(function),
-        **limits,
+        **policy,
     )
 
 
@@ -248,6 +318,34 @@ def _invoke(
     function: Callable[..., Any], hidden: str | None, arguments: Mapping[str, Any], context: CallContext
 ) -> object:
     return function(**arguments) if hidden is None else function(**arguments, **{hidden: context})
+
+
+# --------------------------------------------------------------------------------------------------- hidden parameters
+
+
+def _without(hidden: Mapping[str, str], parameters: str) -> str:
+    """The schema as a model sees it."""
+    schema = orjson.loads(parameters)
+    shown = {name: each for name, each in schema.get("properties", {}).items() if name not in hidden}
+    required = [name for name in schema.get("required", ()) if name not in hidden]
+    slim = {key: value for key, value in schema.items() if key != "required"} | {"properties": shown}
+    return orjson.dumps(slim | {"required": required} if required else slim).decode()
+
+
+def _filled(text: str, hidden: Mapping[str, str], context: CallContext) -> str:
+    """The arguments with the hidden ones set by us, whatever a model sent for them."""
+    try:
+        sent = orjson.loads(text.strip() or "{}")
+    except orjson.JSONDecodeError:
+        return text
+    if sent is None:
+        sent = {}
+    if not isinstance(sent, dict):
+        return text
+    known = {**context.metadata, "session_id": context.session_id, "call_id": context.key.call_id, "tool": context.tool}
+    ours = {name: known[source] for name, source in hidden.items() if source in known}
+    shown = {name: value for name, value in sent.items() if name not in hidden}
+    return orjson.dumps(shown | ours, default=str).decode()
 
 
 # ------------------------------------------------------------------------------------------------- looking at functions

@@ -509,6 +509,7 @@ EDITS = {
     ),
     "something outlives the end": Edit("link=Link.ENDED, owed=(), sayings=(),", "link=Link.ENDED, sayings=(),"),
     "a session that ended is up": Edit("m._replace(link=Link.ENDED, owed=()", "m._replace(owed=()"),
+    "what is for the record is spoken about": Edit("    if not event.reply:\n", "    if False:\n"),
     # ------------------------------------------------------------------------------------------------------- release
     "results are sent without a link": Edit(
         "    if m.link is Link.UP:\n        before", "    if True:\n        before"
@@ -541,6 +542,7 @@ EDITS = {
         "    if m.delivery.whole_turn",
         False,
     ),
+    "what is for the record is waited for": Edit(" and not o.quiet for o in m.owed)", " for o in m.owed)", False),
     "a whole turn is split": Edit(
         "return not _unfinished(m, o.turn) and all(p.quiet or _gate(m, p) for p in batch)",
         "return all(p.quiet or _gate(m, p) for p in batch)",
@@ -594,12 +596,12 @@ EDITS = {
         "return m.user is User.QUIET\n\n\ndef _unfinished", "return m.user is not User.SPEAKING\n\n\ndef _unfinished"
     ),
     "siblings of other turns count": Edit(
-        "o.turn == turn and o.stage in UNFINISHED and o.call.expects_result for o in m.owed",
-        "o.stage in UNFINISHED and o.call.expects_result for o in m.owed",
+        "o.turn == turn and o.stage in UNFINISHED and o.call.expects_result and not",
+        "o.stage in UNFINISHED and o.call.expects_result and not",
     ),
     "siblings that need no answer count": Edit(
-        "o.turn == turn and o.stage in UNFINISHED and o.call.expects_result for o in m.owed",
-        "o.turn == turn and o.stage in UNFINISHED for o in m.owed",
+        "o.turn == turn and o.stage in UNFINISHED and o.call.expects_result and not",
+        "o.turn == turn and o.stage in UNFINISHED and not",
         False,
     ),
     "siblings that stand do not count": Edit(

@@ -57,6 +57,7 @@ from .walk import (
     EAGER,
     HELD,
     PLAIN,
+    RECORD,
     SILENT,
     Choice,
 )
@@ -73,6 +74,7 @@ _KINDS = {
     "eager": EAGER,
     "between": BETWEEN,
     "silent": SILENT,
+    "record": RECORD,
     "careful-silent": CAREFUL_SILENT,
     "careful-eager": CAREFUL_EAGER,
     "careful-held": HELD._replace(start=CAREFUL.start),
@@ -171,7 +173,7 @@ _PLAIN = {
 
 def _called(call_id: str, choice: Choice) -> ToolCalled:
     call = ToolCall(call_id, "tool", expects_result=choice.expects_result)
-    return ToolCalled(call, choice.start, choice.deliver, choice.hold)
+    return ToolCalled(call, choice.start, choice.deliver, choice.hold, choice.reply)
 
 
 def worded(output: TurnOutput) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.core.conversation import Conversation, Step
-from bridge.core.dialect import Delivery, Dialect, Endpoint, Message
+from bridge.core.dialect import Delivery, Dialect, Endpoint, Message, SchemaProfile
 from bridge.core.events import (
     AgentAudio,
     AskExpired,
@@ -26,6 +26,7 @@ from bridge.core.events import (
     Frame,
     GraceExpired,
     Hold,
+    HoldExpired,
     Ignored,
     LinkLost,
     LinkResumed,
@@ -52,11 +53,13 @@ from bridge.core.events import (
     ToolFinished,
     ToolResult,
     ToolResults,
+    ToolsNotTaken,
     ToolSpec,
     Transcript,
 )
 from bridge.core.turn import Reply, Stage
-from bridge.dialects.assemblyai import ASSEMBLYAI
+from bridge.dialects.assemblyai import ASSEMBLYAI, AssemblyAIDialect
+from bridge.errors import ConfigError
 
 from .script import HOLDING
 
@@ -128,6 +131,9 @@ def listed(message: Any) -> list[str]:
 # ------------------------------------------------------------------------------------- a dialect with other words
 
 
+_ANYTHING = SchemaProfile("tiny", frozenset())
+
+
 @dataclass
 class Tiny:
     """A dialect whose messages name rows of a table."""
@@ -137,6 +143,8 @@ class Tiny:
     name: str = "tiny"
     delivery: Delivery = HOLDING
     media_types: frozenset[str] = frozenset()
+    quiet_results: bool = True
+    tool_schema: SchemaProfile = _ANYTHING
 
     def endpoint(self, url: str, api_key: str) -> Endpoint:
         return Endpoint(url)
@@ -429,6 +437,30 @@ def test_an_interruption_discards_and_is_forwarded() -> None:
     assert conversation.from_provider(text).commands == (Forward(text), discard)
 
 
+def test_a_tool_whose_result_is_for_the_record_needs_a_provider_that_can_keep_silent() -> None:
+    record = ToolSpec("log", reply=False)
+    with pytest.raises(ConfigError, match="tool log: reply=False cannot be had: assemblyai"):
+        Conversation(ASSEMBLYAI, [record])
+    with pytest.raises(ConfigError, match="reply=False"):
+        agreed().replace_tools([record])
+
+
+def test_a_name_that_the_provider_keeps_for_itself_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tool aai_pre_connect_context: assemblyai does not take such a name"):
+        Conversation(ASSEMBLYAI, [OURS, ToolSpec("aai_pre_connect_context")])
+
+
+class KeepsSilent(AssemblyAIDialect):
+    quiet_results = True
+
+
+def test_a_tool_whose_result_is_for_the_record_is_sent_as_that() -> None:
+    conversation = Conversation(KeepsSilent(), [ToolSpec("log", reply=False)])
+    conversation.from_app(update())
+    conversation.from_provider(called("log"))
+    assert conversation.from_here(ToolFinished(KEY, RESULT)).outputs == (ToolResults((RESULT,), True, (KEY,)),)
+
+
 def test_a_quiet_result_that_the_provider_has_no_words_for_is_still_to_be_reported() -> None:
     conversation = agreed(delivery=Delivery(void=False))
     conversation.from_provider(STARTED)
@@ -676,6 +708,85 @@ def test_a_call_of_a_tool_that_was_replaced_meanwhile_is_answered() -> None:
     conversation.from_provider(updated("theirs", "careful"))
     assert sent(conversation.from_here(ToolFinished(KEY, RESULT)))[0]["call_id"] == "c1"
     assert run(conversation.from_provider(called("ours", "c2"))) == ["ours"]
+
+
+def test_a_replacement_waits_until_nobody_speaks() -> None:
+    conversation = agreed()
+    conversation.from_provider(STARTED)
+    assert conversation.replace_tools([CAREFUL]) == Step()
+    assert conversation.replacement_waits
+    assert conversation.versions == ((OURS,), (CAREFUL,))
+    assert run(conversation.from_provider(called("ours"))) == ["ours"]
+    conversation.from_here(ToolFinished(CallKey(1, "c1"), RESULT))
+    assert [message["type"] for message in sent(conversation.from_provider(DONE))] == ["tool.result"]
+    conversation.from_here(Sent((CallKey(1, "c1"),)))
+    conversation.from_provider(STARTED)
+    (message,) = sent(conversation.from_provider(DONE))
+    assert listed(message) == ["theirs", "careful"]
+    assert not conversation.replacement_waits
+    assert conversation.versions == ((OURS,), (CAREFUL,), (CAREFUL,))
+
+
+def test_time_that_passes_brings_the_moment_for_a_replacement_too() -> None:
+    conversation = agreed()
+    conversation.from_provider(STARTED)
+    conversation.replace_tools([CAREFUL])
+    assert listed(sent(conversation.from_here(HoldExpired()))[0]) == ["theirs", "careful"]
+
+
+def test_of_several_replacements_that_wait_the_last_is_sent() -> None:
+    conversation = agreed()
+    conversation.from_provider(STARTED)
+    conversation.replace_tools([CAREFUL])
+    conversation.replace_tools([OURS, CAREFUL])
+    (message,) = sent(conversation.from_provider(DONE))
+    assert listed(message) == ["theirs", "ours", "careful"]
+    conversation.from_provider(updated("theirs", "ours", "careful"))
+    assert not conversation.setup_pending
+
+
+def test_a_replacement_waits_for_a_connection() -> None:
+    conversation = agreed()
+    conversation.from_here(LinkLost())
+    assert conversation.replace_tools([CAREFUL]) == Step()
+    assert listed(sent(conversation.from_here(LinkResumed()))[0]) == ["theirs", "careful"]
+
+
+def test_an_application_does_not_see_the_answer_to_what_it_has_not_sent() -> None:
+    conversation = agreed()
+    conversation.replace_tools([CAREFUL])
+    step = conversation.from_provider(updated("theirs", "careful"))
+    assert shown(step) == []
+    assert [type(event).__name__ for event in step.events] == ["SetupAccepted"]
+    conversation.replace_tools([OURS])
+    assert shown(conversation.from_provider(REFUSED)) == []
+    conversation.from_app(frame("session.update", session={"greeting": "hi"}))
+    assert shown(conversation.from_provider(updated("theirs", "careful"))) != []
+
+
+def test_a_tool_that_the_provider_leaves_out_is_reported() -> None:
+    conversation = agreed()
+    conversation.replace_tools([OURS, CAREFUL])
+    step = conversation.from_provider(updated("theirs", "ours"))
+    assert step.events[1:] == (ToolsNotTaken(("careful",)),)
+
+
+def test_a_replacement_that_waits_is_given_up_for_a_stored_agent() -> None:
+    conversation = agreed()
+    conversation.from_provider(STARTED)
+    conversation.replace_tools([CAREFUL])
+    conversation.from_app(frame("session.update", session={"agent_id": "a1"}))
+    assert sent(conversation.from_provider(DONE)) == []
+    assert not conversation.replacement_waits
+
+
+def test_a_refusal_does_not_undo_a_replacement_that_waits() -> None:
+    conversation = agreed()
+    conversation.from_app(update("bad"))
+    conversation.from_provider(STARTED)
+    conversation.replace_tools([CAREFUL])
+    conversation.from_provider(REFUSED)
+    assert listed(sent(conversation.from_provider(DONE))[0]) == ["theirs", "careful"]
 
 
 def test_tools_that_are_replaced_before_any_setup_go_with_the_first() -> None:

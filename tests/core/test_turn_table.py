@@ -230,6 +230,18 @@ def test_what_is_on_its_way_cannot_be_discarded_but_is_never_sent_again() -> Non
     assert s("resumed") == []
 
 
+def test_a_result_for_the_record_goes_at_once_and_is_not_spoken_about() -> None:
+    s = story("reply r1", "record c1")
+    assert s("end c1") == ["send quietly c1"]
+    assert s("sent c1", "done r1") == []
+
+
+def test_nobody_waits_for_what_is_for_the_record() -> None:
+    s = story("reply r1", "record c1", "call c2", "end c2")
+    assert s("done r1") == ["send c2"]
+    assert s("end c1") == ["send quietly c1"]
+
+
 def test_where_nothing_is_void_an_interruption_makes_results_quiet() -> None:
     s = story("reply r1", "call c1", "call c2", "end c1", delivery=QUIET)
     assert s("cut r1") == ["send quietly c1"]

@@ -62,6 +62,7 @@ class Choice(NamedTuple):
     deliver: Deliver = Deliver.AFTER_REPLY
     hold: bool = False
     expects_result: bool = True
+    reply: bool = True
 
 
 PLAIN = Choice()
@@ -71,6 +72,7 @@ EAGER = Choice(deliver=Deliver.NOW)
 SILENT = Choice(expects_result=False)
 CAREFUL_SILENT = Choice(start=Start.AFTER_REPLY, expects_result=False)
 BETWEEN = Choice(deliver=Deliver.BETWEEN_REPLIES)
+RECORD = Choice(reply=False)
 CAREFUL_EAGER = Choice(start=Start.AFTER_REPLY, deliver=Deliver.NOW)
 
 
@@ -184,7 +186,7 @@ def provider_events(world: World, m: TurnMachine) -> Iterator[object]:
     for call_id in [*sorted(seen), *unseen]:
         for choice in world.choices if call_id not in live else world.choices[:1]:
             call = call_of(call_id, choice.expects_result)
-            yield ToolCalled(call, choice.start, choice.deliver, choice.hold)
+            yield ToolCalled(call, choice.start, choice.deliver, choice.hold, choice.reply)
     if world.cancelling:
         yield from (CallsCancelled((call_id,)) for call_id in live)
 
@@ -250,12 +252,12 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
             return t._replace(talking=False, owed_reply=True) if t.talking else t
         case Transcript("user", _, final, item):
             return _words(t, before, final, item)
-        case ToolCalled(call, start, deliver, hold):
+        case ToolCalled(call, start, deliver, hold, reply):
             if any(c.call_id == call.call_id for c in t.calls) or call.call_id in before.settled:
                 return t
             if before.resumed and call.call_id in before.past:
                 return t
-            choice = Choice(start, deliver, hold, call.expects_result)
+            choice = Choice(start, deliver, hold, call.expects_result, reply)
             known = Known(call.call_id, "-" if hold else t.reply, False, False, False, False, False, choice)
             return t._replace(calls=(*t.calls, known))
         case ToolFinished(key, _):
@@ -392,7 +394,8 @@ def _released(world: World, t: Truth, quiet: bool, ids: tuple[str, ...], asked_b
         require(not c.released, "sent twice")
         require(c.choice.expects_result, "nobody expects this result")
         require(not c.lost or (quiet and not world.delivery.void), "sent, though discarded")
-        require(not quiet or c.lost, "quiet, though its reply stands")
+        require(not quiet or c.lost or not c.choice.reply, "quiet, though its reply stands")
+        require(quiet or c.choice.reply, "the agent is to speak about what is for the record")
     if not quiet:
         require(len(turn) == 1, "results of two turns in one release")
         if world.delivery.hold:
@@ -400,13 +403,17 @@ def _released(world: World, t: Truth, quiet: bool, ids: tuple[str, ...], asked_b
                 _gate(t, c, asked_by)
         reply = calls[0].reply
         if world.delivery.whole_turn and reply != "-":
-            left = [c for c in t.calls if c.reply == reply and c.call_id not in ids and c.choice.expects_result]
+            left = [c for c in t.calls if c.reply == reply and c.call_id not in ids and _wanted(c)]
             require(not any(not c.lost and not c.released and not _answered(c) for c in left), "a turn was split")
         if world.delivery.asks and t.asked is None:
             t = t._replace(asked=reply)
     for c in calls:
         t = _change(t, _call(t, c.call_id), released=True, held=False)
     return t
+
+
+def _wanted(c: Known) -> bool:
+    return c.choice.expects_result and c.choice.reply
 
 
 def _answered(c: Known) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,14 +197,16 @@ async def test_refused_tools_leave_the_old_ones_in_place() -> None:
     async def old() -> str:
         return "old"
 
-    async def aai_credit_card_luhn_check() -> str:
-        """A name that the provider keeps for itself."""
+    async def new() -> str:
         return "new"
 
+    tool = toolset(new)["new"]
+    # Of a tool in a session the provider does not take this field.
+    refused = Toolset([replace(tool, spec=replace(tool.spec, extra=(("http", "{}"),)))])
     scenario = script(Until("session.error"), ask("old"), AwaitResults(), HangUp())
     async with call(scenario, toolset(old)) as (sim, session):
         with pytest.raises(ConfigurationRefused):
-            await session.update(tools=toolset(aai_credit_card_luhn_check))
+            await session.update(tools=refused)
         await session.run()
         assert sim.ledger.call("old").result == '"old"'
 
@@ -279,7 +282,7 @@ async def test_a_call_in_flight_finishes_under_the_definition_it_was_called_with
         assert [made.result for made in sim.ledger.calls] == ['"first"', '"second"']
 
 
-async def test_a_call_to_a_removed_tool_is_answered_with_the_tools_there_are() -> None:
+async def test_a_call_to_a_removed_tool_is_told_that_it_is_not_available_now() -> None:
     async def old() -> str:
         return "old"
 
@@ -292,8 +295,28 @@ async def test_a_call_to_a_removed_tool_is_answered_with_the_tools_there_are() -
         await session.update(tools=toolset(new))
         await session.run()
         removed, added = sim.ledger.calls
-        assert (removed.is_error, removed.result) == (True, '{"error":"there is no such tool; available: new"}')
+        assert (removed.is_error, removed.result) == (True, '{"error":"old is not available now"}')
         assert (added.is_error, added.result) == (False, '"new"')
+
+
+async def test_of_several_changes_while_the_agent_speaks_the_last_is_sent_once_it_has_spoken() -> None:
+    async def one() -> None: ...
+
+    async def two() -> None: ...
+
+    async def three() -> None: ...
+
+    scenario = script(
+        Say("A greeting that is long enough for something to change."), Until("session.updated"), HangUp()
+    )
+    async with call(scenario, toolset(one)) as (sim, session):
+        await until(session, ReplyStarted)
+        changes = [asyncio.create_task(session.update(tools=toolset(tool))) for tool in (two, three)]
+        await until(session, ReplyDone)
+        accepted = await until(session, SetupAccepted)
+        await asyncio.gather(*changes)
+        assert accepted.tools == ("three",)
+        assert sent(sim.ledger) == ["session.update"] * 2
 
 
 # -------------------------------------------------------------------------------------------------------------- speech

@@ -35,12 +35,14 @@ async def relaying(
     listen: Listen | None = None,
     routes: Sequence[Route] = (),
     observers: tuple[Callable[[Any, Any], None], ...] = (),
+    lag: Callable[[float], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[Relay]:
     """A relay in front of this address; `options` are those of its upstream. Nothing takes for ever."""
     named = tools if isinstance(tools, Mapping) else {tool.spec.name: tool for tool in tools}
     routes = routes or [Route(upstream=upstream(url, **options))]
-    async with asyncio.timeout(PATIENCE), Relay(routes, named, limits=limits or BRIEF, observers=observers) as relay:
+    running = Relay(routes, named, limits=limits or BRIEF, observers=observers, lag=lag)
+    async with asyncio.timeout(PATIENCE), running as relay:
         await relay.start(listen or Listen(port=0))
         yield relay
 

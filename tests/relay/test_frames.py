@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.relay.frames import (
-    Broken,
-    Control,
-    DoubleType,
-    Message,
-    Opcode,
-    Piece,
-    Walker,
-    close_payload,
-    frame,
-    type_of,
-)
+from bridge.relay.frames import Broken, Control, Message, Opcode, Piece, close_payload, frame
+from bridge.relay.kind import DoubleType, type_of
+from bridge.relay.walker import Walker
 
 MEDIA = frozenset({"input.audio", "reply.audio"})
 KEY = b"\x01\x02\x83\xff"
@@ -51,11 +42,17 @@ def audio(size: int = 160, *, masked: bool = False) -> bytes:
     return text({"type": kind, "data": "A" * size}, masked=masked)
 
 
+def read(w: Walker, data: bytes) -> list[Piece]:
+    """What is complete after these bytes."""
+    pieces = w.feed(data)
+    return [data] if pieces is None else pieces
+
+
 def walk(w: Walker, chunks: Iterable[bytes]) -> list[Piece]:
     """All pieces, with neighbouring bytes joined: where they are cut depends on the chunks."""
     pieces: list[Piece] = []
     for chunk in chunks:
-        for piece in w.feed(chunk):
+        for piece in read(w, chunk):
             if isinstance(piece, bytes) and pieces and isinstance(pieces[-1], bytes):
                 pieces[-1] += piece
             else:
@@ -71,32 +68,64 @@ def walk(w: Walker, chunks: Iterable[bytes]) -> list[Piece]:
 def test_whole_media_are_given_back_as_the_very_same_object(masked: bool, size: int) -> None:
     w = walker(masked=masked)
     one, several = audio(size, masked=masked), audio(size, masked=masked) * 3
-    assert w.feed(one)[0] is one
-    assert list(map(id, w.feed(several))) == [id(several)]
-    assert (w.media, w.messages, w.bytes) == (4, 0, len(one) * 4)
+    for whole in (one, one, several, several):
+        assert list(map(id, read(w, whole))) == [id(whole)]
+    assert (w.media, w.messages, w.bytes) == (8, 0, len(one) * 8)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("rest", ["", ', "reply_id": "r1"', ', "seq": 17, "of": {"reply": "r1"}'])
+def test_after_one_medium_the_next_is_known_by_its_likeness(masked: bool, rest: str) -> None:
+    w = walker(masked=masked)
+    first, like, longer, other = (
+        raw(0x81, f'{{"type":"reply.audio", "data": "{data}"{rest}}}'.encode(), masked=masked)
+        for data in ("A" * 200, "B" * 200, "B" * 204, "C" * 204)
+    )
+    assert [w.feed(each) for each in (first, like, longer, other)] == [[first], None, [longer], None]
+    headers = 4 * (8 if masked else 4)
+    assert (w.media, w.media_bytes, w.slow_looks) == (4, w.bytes - headers, 0)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b"reply.audio", b"reply.extra"),
+        lambda text: text.replace(b'"r1"}', b'"r2"}'),
+        lambda text: text.replace(b"AAAA", b'A","', 1),
+        lambda text: text.replace(b'A",', b'\\",'),
+    ],
+)
+def test_what_is_not_quite_like_the_medium_before_is_looked_at(masked: bool, change: Callable[[bytes], bytes]) -> None:
+    w = walker(masked=masked)
+    text = b'{"type":"reply.audio","data":"' + b"A" * 200 + b'","reply_id":"r1"}'
+    for _ in range(2):
+        read(w, raw(0x81, text, masked=masked))
+    changed = raw(0x81, change(text), masked=masked)
+    assert w.feed(changed) is not None
 
 
 def test_a_medium_is_held_until_it_is_complete() -> None:
     w, whole = walker(), audio()
     assert not any(w.feed(whole[i : i + 1]) for i in range(len(whole) - 1))
-    assert w.feed(whole[-1:]) == (whole,)
+    assert read(w, whole[-1:]) == [whole]
 
 
 def test_media_before_a_cut_pass_at_once_and_the_rest_waits() -> None:
     w, one = walker(), audio()
-    assert list(w.feed(one + one[:50])) == [one]
-    assert list(w.feed(one[50:] + one)) == [one + one]
+    assert read(w, one + one[:50]) == [one]
+    assert read(w, one[50:] + one) == [one + one]
 
 
 def test_media_around_a_message_pass_in_order() -> None:
     w, one, message = walker(masked=True), audio(masked=True), text({"type": "session.end"}, masked=True)
-    assert list(w.feed(one * 2 + message + one)) == [one * 2, Message(b'{"type": "session.end"}', message), one]
+    assert read(w, one * 2 + message + one) == [one * 2, Message(b'{"type": "session.end"}', message), one]
     assert (w.media, w.messages, w.slow_looks) == (3, 1, 0)
 
 
 def test_binary_messages_pass_unseen() -> None:
     w, binary = walker(), raw(0x82, b"\xff\x00" * 40)
-    assert list(w.feed(binary)) == [binary]
+    assert read(w, binary) == [binary]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +144,7 @@ def test_binary_messages_pass_unseen() -> None:
 )
 def test_media_are_recognised_however_they_are_written_and_the_misses_are_counted(payload: bytes) -> None:
     w, whole = walker(), raw(0x81, payload)
-    assert list(w.feed(whole)) == [whole]
+    assert read(w, whole) == [whole]
     assert (w.media, w.slow_looks) == (1, 1)
 
 
@@ -141,7 +170,7 @@ def test_media_are_recognised_however_they_are_written_and_the_misses_are_counte
 )
 def test_anything_else_is_given_to_be_read(payload: bytes) -> None:
     whole = raw(0x81, payload)
-    assert list(walker().feed(whole)) == [Message(payload, whole)]
+    assert read(walker(), whole) == [Message(payload, whole)]
 
 
 @pytest.mark.parametrize(
@@ -159,11 +188,11 @@ def test_anything_else_is_given_to_be_read(payload: bytes) -> None:
 def test_a_message_with_two_types_is_refused(payload: bytes) -> None:
     w = walker(masked=True)
     before = audio(masked=True)
-    assert list(w.feed(before + raw(0x81, payload, masked=True))) == [
+    assert read(w, before + raw(0x81, payload, masked=True)) == [
         before,
         Broken(1008, "a message has more than one type"),
     ]
-    assert list(w.feed(before)) == []
+    assert read(w, before) == []
 
 
 # ---------------------------------------------------------------------------------------------------- control and rules
@@ -172,33 +201,33 @@ def test_a_message_with_two_types_is_refused(payload: bytes) -> None:
 def test_a_control_frame_within_a_message_overtakes_it() -> None:
     w = walker()
     ping, head, tail = raw(0x89, b"hello"), raw(0x01, b'{"type":"tool.'), raw(0x80, b'call"}')
-    assert list(w.feed(head + ping)) == [Control(Opcode.PING, b"hello", ping)]
-    assert list(w.feed(tail)) == [Message(b'{"type":"tool.call"}', head + tail)]
+    assert read(w, head + ping) == [Control(Opcode.PING, b"hello", ping)]
+    assert read(w, tail) == [Message(b'{"type":"tool.call"}', head + tail)]
 
 
 def test_fragments_of_a_medium_pass_as_they_came() -> None:
     w = walker(masked=True)
     pieces = [b'{"ty', b"", b'pe":"input.audio","audio":"A', b'A"}']
     frames = [raw(op, p, masked=True) for op, p in zip((0x01, 0x00, 0x00, 0x80), pieces, strict=True)]
-    assert list(w.feed(b"".join(frames) + audio(masked=True))) == [b"".join(frames), audio(masked=True)]
+    assert read(w, b"".join(frames) + audio(masked=True)) == [b"".join(frames), audio(masked=True)]
 
 
 def test_a_type_that_is_repeated_in_a_later_fragment_is_found() -> None:
     w = walker()
     w.feed(raw(0x01, b'{"type":"reply.audio","data":"AAAA"'))
-    assert list(w.feed(raw(0x80, b',"type":"tool.call"}'))) == [Broken(1008, "a message has more than one type")]
+    assert read(w, raw(0x80, b',"type":"tool.call"}')) == [Broken(1008, "a message has more than one type")]
 
 
 @pytest.mark.parametrize("form", [1, 2, 8])
 def test_any_form_of_a_length_is_read(form: int) -> None:
     whole = raw(0x81, b'{"type":"reply.audio"}', form=form)
-    assert list(walker().feed(whole)) == [whole]
+    assert read(walker(), whole) == [whole]
 
 
 def test_a_close_frame_is_the_last_thing_that_is_read() -> None:
     w, close = walker(), raw(0x88, close_payload(4321, "enough"))
-    assert list(w.feed(close + audio())) == [Control(Opcode.CLOSE, close_payload(4321, "enough"), close)]
-    assert list(w.feed(audio())) == []
+    assert read(w, close + audio()) == [Control(Opcode.CLOSE, close_payload(4321, "enough"), close)]
+    assert read(w, audio()) == []
 
 
 BROKEN = {
@@ -232,34 +261,34 @@ BROKEN = {
 def test_what_breaks_the_protocol_gets_its_close_code_and_nothing_after_it_is_read(name: str) -> None:
     data, code = BROKEN[name]
     w = walker(max_size=5000)
-    pieces = list(w.feed(audio() + data + audio()))
+    pieces = read(w, audio() + data + audio())
     assert pieces[0] == audio()
     assert isinstance(pieces[1], Broken)
     assert (pieces[1].code, len(pieces)) == (code, 2)
-    assert list(w.feed(audio())) == []
+    assert read(w, audio()) == []
 
 
 def test_an_unmasked_frame_of_a_client_is_refused() -> None:
-    (broken,) = walker(masked=True).feed(audio())
+    (broken,) = read(walker(masked=True), audio())
     assert isinstance(broken, Broken)
     assert (broken.code, "must mask" in broken.reason) == (1002, True)
 
 
 def test_a_message_that_is_too_long_is_refused_before_it_has_come() -> None:
-    (broken,) = walker(max_size=1000).feed(raw(0x81, b"x" * 1001)[:4])
+    (broken,) = read(walker(max_size=1000), raw(0x81, b"x" * 1001)[:4])
     assert isinstance(broken, Broken)
     assert broken.code == 1009
 
 
 def test_a_medium_that_is_too_long_is_refused() -> None:
-    (broken,) = walker(max_size=100).feed(audio())
+    (broken,) = read(walker(max_size=100), audio())
     assert isinstance(broken, Broken)
 
 
 def test_empty_fragments_without_end_are_refused() -> None:
     w = walker(max_size=1000)
     w.feed(raw(0x01, b"{"))
-    pieces = [piece for _ in range(10_000) for piece in w.feed(raw(0x00, b""))]
+    pieces = [piece for _ in range(10_000) for piece in read(w, raw(0x00, b""))]
     assert pieces == [Broken(1009, "a message has too many fragments")]
 
 
@@ -277,7 +306,7 @@ def test_the_envelope_of_audio_is_what_is_around_its_longest_text() -> None:
 def test_a_frame_that_is_written_can_be_read(masked: bool, size: int) -> None:
     payload = b"x" * size
     whole = frame(Opcode.TEXT, payload, masked=masked)
-    assert list(walker(masked=masked).feed(whole)) == [Message(payload, whole)]
+    assert read(walker(masked=masked), whole) == [Message(payload, whole)]
 
 
 def test_every_masked_frame_has_a_key_of_its_own() -> None:
@@ -315,7 +344,7 @@ def test_a_quick_look_says_what_a_full_parse_says(payload: bytes) -> None:
     kind = orjson.loads(payload).get("type")
     assert type_of(payload) == (kind if isinstance(kind, str) else None)
     whole = raw(0x81, payload)
-    (piece,) = walker().feed(whole)
+    (piece,) = read(walker(), whole)
     media = isinstance(kind, str) and kind in MEDIA
     assert piece == (whole if media else Message(payload, whole))
 
@@ -326,7 +355,9 @@ def _audio_like(data: str, rest: str) -> bytes:
 
 _lookalikes = st.builds(
     _audio_like,
-    st.sampled_from(["", "AA", "A" * 300, "A" * 300 + "\\", "\\u0041", "é"]),
+    st.sampled_from(
+        ["", "AA", "A" * 300, "B" * 299 + "\\", "A" * 300 + "\\", "B" * 294 + "\\u0041", 'B","x":"' + "B" * 293, "é"]
+    ),
     st.sampled_from(
         ["", ',"t":1.5', ',"type":"tool.result"', ',"\\u0074ype":"tool.result"', '","type":"x', ',"x":"y"']
     ),
@@ -337,13 +368,14 @@ _short = st.sampled_from(
 
 
 @given(st.lists(_lookalikes | _short | _payloads(), min_size=2, max_size=6))
-@example([_audio_like("A" * 300, ""), _audio_like("A" * 300 + "\\", "")])
+@example([_audio_like("A" * 300, ""), _audio_like("A" * 299 + "\\", "")])
+@example([b'{"type":"input.audio","%s":"tool.result"}' % key for key in (b"k" * 24, rb"\u0074\u0079\u0070\u0065")])
 def test_what_came_before_changes_no_verdict(payloads: list[bytes]) -> None:
     experienced = walker(masked=True)
     for payload in payloads:
         whole = raw(0x81, payload, masked=True)
-        expected = list(walker(masked=True).feed(whole))
-        assert list(experienced.feed(whole)) == expected
+        expected = read(walker(masked=True), whole)
+        assert read(experienced, whole) == expected
         if isinstance(expected[0], Broken):
             return
         try:
@@ -361,7 +393,7 @@ def test_two_types_are_seen_wherever_they_are(pairs: list[tuple[str, object]], p
     if sum(key == "type" for key, _ in pairs) > 1:
         with pytest.raises(DoubleType):
             type_of(payload)
-        (piece,) = walker().feed(raw(0x81, payload))
+        (piece,) = read(walker(), raw(0x81, payload))
         assert isinstance(piece, Broken)
     else:
         kind = dict(pairs).get("type")

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
+from bridge.metrics import Metrics
 from bridge.relay import OnLoss, Pings, Relay
 from bridge.relay.frames import Opcode, close_payload, frame
 from tests.relay.rig import BRIEF, PATIENCE, Provider, Providers, address, providing, relaying, tool, until, weather
@@ -432,6 +433,31 @@ async def test_an_application_that_does_not_read_stops_the_provider_and_loses_no
         async with asyncio.timeout(PATIENCE):
             for _ in range(sent):
                 assert len(await app.recv()) > 50_000
+
+
+async def test_the_lag_is_how_long_the_slowest_peer_has_taken_nothing_and_none_while_all_do() -> None:
+    metrics, lags = Metrics(), list[float]()
+
+    def lag(seconds: float) -> None:
+        lags.append(seconds)
+        metrics.relay_lag(seconds)
+
+    async with providing() as providers, relaying(providers.url, lag=lag) as relay, narrow(relay) as app:
+        provider = await providers.next()
+        await until(lambda: len(lags) > 0)
+        app.transport.pause_reading()
+        sent = await flooded(provider)
+        await until(lambda: lags[-1] > 0.3)
+        app.transport.resume_reading()
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(sent):
+                await app.recv()
+        await until(lambda: lags[-1] == 0.0)
+    assert lags[0] == 0.0
+    registry, name = metrics.registry, "bridge_relay_lag_seconds"
+    assert registry.get_sample_value(f"{name}_count") == len(lags)
+    assert registry.get_sample_value(f"{name}_sum") == pytest.approx(sum(lags))
+    assert registry.get_sample_value(f"{name}_bucket", {"le": "0.0"}) == lags.count(0.0)
 
 
 async def test_nothing_is_released_while_the_provider_is_not_read_from() -> None:

@@ -312,7 +312,7 @@ async def test_plain_functions_run_in_threads_which_are_counted() -> None:
         await provider.ready()
         await provider.call()
         await began.wait()
-        assert (relay.threads_busy, relay.threads_abandoned) == (1, 0)
+        assert (relay.runner.threads_busy, relay.runner.threads_abandoned) == (1, 0)
         go_on.set()
         await provider.say("reply.started")
         await provider.say("reply.done")

@@ -1,0 +1,286 @@
+"""The parent's side: starts the workers, replaces those that die, and asks them what the admin port is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from itertools import count
+from typing import Any, Final, Self
+
+import anyio
+from anyio.from_thread import run as in_loop
+
+from ..admin import merge
+from ..metrics import Reading, page
+from .channel import Channel
+
+__all__ = ["Command", "Fleet", "pause_after"]
+
+logger = logging.getLogger("bridge.workers")
+
+Command = Callable[[int, int], Sequence[str]]
+"""The command line of the worker with this number, to which this file descriptor is passed: its end of the pair."""
+
+_READY_SECONDS: Final = 0.8
+"""Probes seldom wait for more than a second."""
+_PAGE_SECONDS: Final = 5.0
+_RELOAD_SECONDS: Final = 60.0
+_EXIT_SECONDS: Final = 5.0
+_LAST_WORDS_SECONDS: Final = 1.0
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+_GROWN_UP: Final = 60.0
+"""Seconds after which the death of a worker has nothing to do with its start."""
+
+
+def pause_after(pause: float, lived: float) -> float:
+    """Seconds until a worker that lived so long is replaced. `pause`: what it was the time before; 0 at first."""
+    return _FIRST_PAUSE if lived >= _GROWN_UP or not pause else min(2 * pause, _LONGEST_PAUSE)
+
+
+class Fleet:
+    """The workers; to the admin port, what a relay and its metrics are.
+
+    `end_seconds`: what a worker may take to end all its sessions at once. `clock` tells how long one has lived.
+    """
+
+    def __init__(
+        self, command: Command, size: int, *, end_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.fault = ""
+        """Why the whole start failed."""
+        self._command = command
+        self._end_seconds = end_seconds
+        self._clock = clock
+        self._workers: dict[int, _Worker] = {}
+        self._restarts = dict.fromkeys(range(1, size + 1), 0)
+        self._awaited = set(self._restarts)
+        self._settled, self._stopping, self._over = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def keep(self) -> None:
+        """Start the workers, and replace those that die, until they are drained or stopped and have ended."""
+        async with anyio.create_task_group() as group:
+            for number in self._restarts:
+                group.start_soon(self._keep, number)
+        self._over.set()
+
+    async def started(self) -> str:
+        """Wait until all have started: empty. Or why one could not."""
+        await self._settled.wait()
+        return self.fault
+
+    async def stop(self) -> None:
+        """End the workers, which are expected to be drained."""
+        self._stopping.set()
+        for worker in self._workers.values():
+            worker.release()
+        with anyio.move_on_after(_EXIT_SECONDS):
+            await self._over.wait()
+        for worker in self._workers.values():
+            logger.warning("worker %d does not end, and is killed; a tool may hold it up", worker.number)
+            worker.process.kill()
+        await self._over.wait()
+
+    # ------------------------------------------------------------------------------------------- for the admin port
+
+    @property
+    def ready(self) -> Awaitable[str]:
+        """Why no worker takes sessions; empty if one does."""
+        return self._ready()
+
+    @property
+    def sessions(self) -> Awaitable[list[Any]]:
+        """A mapping for each session, with its worker in it."""
+        return self._sessions()
+
+    async def drain(self, seconds: float) -> int:
+        """As `Relay.drain`, for all. A worker that does not say how many it had to end counts as one session."""
+        self._stopping.set()
+        asked = [worker.number for worker in self._workers.values() if worker.life is _Life.UP]
+        left = await self._ask_all("drain", seconds + self._end_seconds, seconds=seconds)
+        for number in asked:
+            if number not in left:
+                logger.error("worker %d did not say how its sessions ended; take them for lost", number)
+        return sum(left.get(number, 1) for number in asked)
+
+    async def reload(self) -> None:
+        """Have all workers read their settings again; each logs what came of it."""
+        await self._ask_all("reload", _RELOAD_SECONDS)
+
+    def render(self) -> bytes:
+        """The metrics of all workers, each sample with the label `worker`. Called in a thread of `anyio`."""
+        pages = in_loop(self._ask_all, "metrics", _PAGE_SECONDS)
+        return merge({str(n): pages.get(n, "").encode() + _restarted(times) for n, times in self._restarts.items()})
+
+    async def _ready(self) -> str:
+        if self._stopping.is_set():
+            return "draining"
+        said = await self._ask_all("ready", _READY_SECONDS)
+        if "" in said.values():
+            return ""
+        return "; ".join(f"worker {number}: {said.get(number) or self._silence(number)}" for number in self._restarts)
+
+    def _silence(self, number: int) -> str:
+        worker = self._workers.get(number)
+        if worker is None:
+            return "not running"
+        return "does not answer" if worker.life is _Life.UP else "starting"
+
+    async def _sessions(self) -> list[Any]:
+        said = await self._ask_all("sessions", _PAGE_SECONDS)
+        return [{"worker": number, **session} for number in sorted(said) for session in said[number]]
+
+    async def _ask_all(self, question: str, within: float, **more: Any) -> dict[int, Any]:
+        """What the workers answer that are up, by their numbers, without those that do not answer in time."""
+        answers: dict[int, Any] = {}
+
+        async def ask(worker: _Worker) -> None:
+            with suppress(TimeoutError, ConnectionError):
+                answers[worker.number] = await worker.ask({"ask": question, **more}, within)
+
+        async with anyio.create_task_group() as group:
+            for worker in self._workers.values():
+                if worker.life is _Life.UP:
+                    group.start_soon(ask, worker)
+        return answers
+
+    # ------------------------------------------------------------------------------------------- lives of a worker
+
+    async def _keep(self, number: int) -> None:
+        pause = 0.0
+        while True:
+            began = self._clock()
+            how = await self._live(number)
+            if self._stopping.is_set():
+                return
+            if number in self._awaited:
+                return self._fail(f"worker {number} {how}")
+            pause = pause_after(pause, self._clock() - began)
+            self._restarts[number] += 1
+            logger.error("worker %d %s; any sessions it had are lost, another starts in %g s", number, how, pause)
+            with anyio.move_on_after(pause):
+                return await self._stopping.wait()
+
+    async def _live(self, number: int) -> str:
+        """One process from its start to its end; how that came."""
+        try:
+            worker = await _Worker.start(number, self._command)
+        except OSError as fault:
+            return f"could not be started ({fault.strerror})"
+        self._workers[number] = worker
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(worker.listen, self._has_started)
+                code = await worker.process.wait()
+                # What it said last is still read, but not for ever: what a tool left behind may hold the pair open.
+                group.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
+        finally:
+            del self._workers[number]
+        return f"could not start: {worker.failed}" if worker.failed else _ended(code)
+
+    def _has_started(self, worker: _Worker) -> None:
+        logger.info("worker %d has started: process %d", worker.number, worker.process.pid)
+        self._awaited.discard(worker.number)
+        if not self._awaited:
+            self._settled.set()
+
+    def _fail(self, fault: str) -> None:
+        self.fault = fault
+        self._stopping.set()
+        self._settled.set()
+
+
+def _restarted(times: int) -> bytes:
+    return page([Reading("bridge_worker_restarts_total", (), times)])
+
+
+def _ended(code: int) -> str:
+    """What a process's return code says, and what to look for."""
+    if code >= 0:
+        return f"ended with exit code {code} (its last lines in the log say why)"
+    killed = -code == signal.SIGKILL
+    hint = "look for 'out of memory' in the kernel's log" if killed else "PYTHONFAULTHANDLER=1 shows where"
+    return f"was ended by signal {-code}, {signal.strsignal(-code)} (if nobody sent it, {hint})"
+
+
+# ---------------------------------------------------------------------------------------------------------- one worker
+
+
+class _Life(Enum):
+    STARTING = "starting"
+    UP = "up"
+
+
+class _Worker:
+    """One process, as its parent sees it."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self.number = number
+        self.process = process
+        self.life = _Life.STARTING
+        self.failed = ""
+        """Why it could not start, in its own words."""
+        self._channel = channel
+        self._ids = count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+
+    @classmethod
+    async def start(cls, number: int, command: Command) -> Self:
+        """Begin a process. Raises `OSError` if there can be none now."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command(number, theirs.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # Ctrl-C is for the parent
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return cls(number, process, await Channel.over(ours))
+
+    async def listen(self, started: Callable[[Self], None]) -> None:
+        """Take what it says until it says no more. `started` hears that it takes sessions."""
+        try:
+            while (message := await self._channel.receive()) is not None:
+                match message:
+                    case {"id": number, "said": said}:
+                        answer = self._asked.pop(number, None)
+                        if answer is not None and not answer.done():  # it may have been given up just now
+                            answer.set_result(said)
+                    case {"started": _}:
+                        self.life = _Life.UP
+                        started(self)
+                    case {"failed": why}:
+                        self.failed = why
+        finally:
+            self._channel.close()
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionResetError())
+
+    async def ask(self, question: dict[str, Any], within: float) -> Any:
+        """Its answer. Raises `TimeoutError` if there is none in so many seconds, `ConnectionError` if it has gone."""
+        number = next(self._ids)
+        self._channel.send({"id": number, **question})
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            with anyio.fail_after(within):
+                return await answer
+        finally:
+            self._asked.pop(number, None)
+
+    def release(self) -> None:
+        """Let it end."""
+        self._channel.close()
+        if self.life is _Life.STARTING:
+            self.process.kill()

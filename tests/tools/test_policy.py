@@ -1,0 +1,97 @@
+"""What a tool may say about how it is to be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from bridge.core.events import CallKey
+from bridge.errors import ConfigError, InvalidArguments
+from bridge.tools import CallContext, Tool, Toolset
+from bridge.tools.policy import Dedupe, Rate
+
+
+def made(**options: Any) -> Tool:
+    tools = Toolset()
+
+    @tools.tool(name="book", **options)
+    async def book(room: int, caller: str, note: str = "") -> None: ...
+
+    return tools["book"]
+
+
+def context(**metadata: Any) -> CallContext:
+    return CallContext(session_id="s1", key=CallKey(3, "c1"), tool="book", metadata=metadata)
+
+
+@pytest.mark.parametrize("text", ["", "10", "minute", "0/minute", "3/0 seconds", "-1/minute", "10/fortnight"])
+def test_a_rate_that_cannot_be_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match="'10/minute'"):
+        made(rate=text)
+
+
+@pytest.mark.parametrize(("seconds", "scope"), [(0, "session"), (-1, "session"), (float("nan"), "session"), (1, "all")])
+def test_a_dedupe_that_cannot_be_is_refused(seconds: float, scope: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^dedupe: "):
+        Dedupe(seconds, scope)
+
+
+@pytest.mark.parametrize("limit", ["concurrency", "session_concurrency"])
+def test_a_limit_of_nothing_is_refused(limit: str) -> None:
+    with pytest.raises(ConfigError, match=f"tool book: {limit} must be a number greater than 0"):
+        made(**{limit: 0})
+
+
+def test_words_and_numbers_will_do() -> None:
+    tool = made(rate="10/minute", dedupe=60)
+    assert (tool.rate, tool.dedupe) == (Rate(10, 60), Dedupe(60))
+    kept = made(rate=Rate(1, 2), dedupe=Dedupe(3, "process", ("room",)))
+    assert (kept.rate, kept.dedupe) == (Rate(1, 2), Dedupe(3, "process", ("room",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "repeatable"),
+    [
+        ({}, False),
+        ({"effect": "read"}, True),
+        ({"idempotent": True}, True),
+        ({"effect": "read", "idempotent": False}, False),
+    ],
+)
+def test_what_may_be_run_again_follows_from_the_effect(options: dict[str, Any], repeatable: bool) -> None:
+    assert made(**options).repeatable is repeatable
+
+
+def test_a_hidden_parameter_is_not_shown_to_the_model() -> None:
+    schema = orjson.loads(made(hidden={"caller": "phone"}).spec.parameters)
+    assert (list(schema["properties"]), schema["required"]) == (["room", "note"], ["room"])
+    assert "required" not in orjson.loads(made(hidden={"caller": "phone", "room": "room"}).spec.parameters)
+
+
+@pytest.mark.parametrize("sent", ['{"room":7}', '{"room":7,"caller":"the model\'s idea"}'])
+def test_a_hidden_parameter_is_filled_in_by_us_whatever_the_model_sends(sent: str) -> None:
+    tool = made(hidden={"caller": "phone"})
+    assert tool.arguments(sent, context(phone="+4912345")) == {"room": 7, "caller": "+4912345"}
+
+
+def test_a_hidden_parameter_may_be_a_fact_about_the_call() -> None:
+    tool = made(hidden={"caller": "session_id", "note": "call_id"})
+    assert tool.arguments('{"room":7}', context()) == {"room": 7, "caller": "s1", "note": "c1"}
+
+
+def test_a_hidden_parameter_without_a_value_is_missing() -> None:
+    tool = made(hidden={"caller": "phone", "note": "nothing"})
+    with pytest.raises(InvalidArguments, match="caller is missing"):
+        tool.arguments('{"room":7}', context())
+    assert "note" not in tool.arguments('{"room":7}', context(phone="1"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [("{", "not valid JSON"), ("[]", "not a JSON object"), ("", "room is missing"), ("null", "room is missing")],
+)
+def test_broken_arguments_are_refused_as_ever(sent: str, reason: str) -> None:
+    with pytest.raises(InvalidArguments, match=reason):
+        made(hidden={"caller": "phone"}).arguments(sent, context(phone="1"))
