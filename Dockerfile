@@ -7,7 +7,7 @@ RUN python -m venv /opt/bridge
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY bridge ./bridge
-RUN /opt/bridge/bin/pip install --no-cache-dir '.[cli,sidecar]'
+RUN /opt/bridge/bin/pip install --no-cache-dir '.[cli,sidecar,http,mcp]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/bridge /opt/bridge

@@ -5,6 +5,7 @@ right moment, and throws them away when the caller barged in.
 """
 
 from .agents import AssemblyAI, TurnDetection, Webhook
+from .approvals import ApprovalRequest, Approvals
 from .core.conversation import Conversation, Step
 from .core.dialect import Agent, Delivery, Dialect, Endpoint
 from .core.events import (
@@ -43,18 +44,24 @@ from .errors import (
     ToolError,
     ToolNotFound,
     ToolTimeout,
+    ToolUnavailable,
     TransportError,
 )
 from .host import Bridge, connect
-from .running import ToolProgress, ToolSettled, ToolStarted
+from .reconnect import ConnectionLost, ConnectionResumed, LostCall, LostSession
+from .running import ToolParked, ToolProgress, ToolSettled, ToolStarted
 from .session import AgentEvent, Session, SessionOptions
-from .tools.tool import CallContext, Tool, Toolset
+from .tools.call import CallContext, Parked
+from .tools.policy import Dedupe, Example
+from .tools.tool import Tool, Toolset
 
 __all__ = [
     "Agent",
     "AgentAudio",
     "AgentEvent",
     "ApplicationTooSlow",
+    "ApprovalRequest",
+    "Approvals",
     "AssemblyAI",
     "AtCapacity",
     "AuthenticationFailed",
@@ -65,13 +72,20 @@ __all__ = [
     "CallsCancelled",
     "ConfigError",
     "ConfigurationRefused",
+    "ConnectionLost",
+    "ConnectionResumed",
     "Conversation",
+    "Dedupe",
     "Deliver",
     "Delivery",
     "Dialect",
     "Endpoint",
+    "Example",
     "InvalidArguments",
+    "LostCall",
+    "LostSession",
     "Malformed",
+    "Parked",
     "ProviderEnded",
     "ProviderError",
     "ProviderFailed",
@@ -93,12 +107,14 @@ __all__ = [
     "ToolCalled",
     "ToolError",
     "ToolNotFound",
+    "ToolParked",
     "ToolProgress",
     "ToolResult",
     "ToolSettled",
     "ToolSpec",
     "ToolStarted",
     "ToolTimeout",
+    "ToolUnavailable",
     "Toolset",
     "Transcript",
     "TransportError",

@@ -12,12 +12,13 @@ of. `examples/bridge.toml` shows every setting.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
 import ssl
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,55 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from .dialects import DIALECTS
-from .errors import ConfigError
+from .errors import ConfigError, JournalError
+from .journal import Retention
+from .journal.opening import is_postgres, open_journal
+from .journal.payloads import Keep, Payloads
+from .journal.sealing import Seal, read_key
+from .journal.stored import StoredJournal
 from .loading import load
 from .relay.pipe import OnLoss, Pings
 from .relay.server import Limits, Listen, Route, Upstream
-from .settings import PREFIX, RouteTable, Settings, ToolsTable, UpstreamTable, listed
+from .settings import PREFIX, JournalTable, RouteTable, Settings, ToolsTable, UpstreamTable, listed
 from .tools.mcp import McpServer, McpSource
 from .tools.source import Source
 from .tools.tool import Toolset
 from .tools.webhook import HttpSource, HttpTool
 
-__all__ = ["Sidecar", "read"]
+__all__ = ["JournalPlan", "Sidecar", "read"]
 
 _SECRETS = frozenset({"api_key", "token", "tokens", "password", "secret"})
 
 Layer = Mapping[str, Any]
 """Tables by name; in them, values by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlan:
+    """A journal that can be opened."""
+
+    address: str
+    keep: Keep
+    seal: Seal = dataclasses.field(repr=False)
+    retention: Retention
+
+    @property
+    def single(self) -> bool:
+        """Is it written by one process only?"""
+        return not is_postgres(self.address)
+
+    def open(self, worker: int, redact: Callable[[str], Collection[str]]) -> StoredJournal:
+        """The journal of this worker. `redact`: from a tool's name to the fields that are masked.
+
+        Blocks for some seconds at most. Raises `ConfigError` if it cannot be opened.
+        """
+        payloads = Payloads(self.keep, redact, self.seal)
+        try:
+            return open_journal(
+                self.address.replace("{worker}", str(worker)), payloads=payloads, retention=self.retention
+            )
+        except JournalError as error:
+            raise ConfigError(f"journal.address: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +91,7 @@ class Sidecar:
     routes: tuple[Route, ...]
     listen: Listen
     limits: Limits
+    journal: JournalPlan | None = None
 
 
 def read(path: Path | None, overrides: Layer | None = None, *, fresh: bool = False) -> Sidecar:
@@ -88,9 +123,6 @@ def read(path: Path | None, overrides: Layer | None = None, *, fresh: bool = Fal
 
 # ----------------------------------------------------------------------------------------------------------- building
 
-_OUTPUT_RATES = {"audio/pcm": (2, 24_000), "audio/pcmu": (1, 8_000), "audio/pcma": (1, 8_000)}
-"""Bytes per sample, and samples per second."""
-
 
 def _built(settings: Settings, tools: Toolset) -> Sidecar:
     table = settings.listen
@@ -107,7 +139,14 @@ def _built(settings: Settings, tools: Toolset) -> Sidecar:
     routes = [Route(upstream=_upstream(each, settings), prefix=each.path) for each in settings.route]
     routes.append(Route(upstream=_upstream(settings.upstream, settings)))
     limits = Limits(**settings.limits.model_dump())
-    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits)
+    journal = _journal(settings.journal) if settings.journal.address else None
+    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits, journal)
+
+
+def _journal(table: JournalTable) -> JournalPlan:
+    seal = Seal(read_key(table.key) if table.key else None)
+    retention = Retention(max_age=table.keep_days * 86_400.0, max_size=table.max_size)
+    return JournalPlan(table.address, Keep(table.payloads), seal, retention)
 
 
 def _sources(table: ToolsTable) -> tuple[Source, ...]:
@@ -123,7 +162,6 @@ def _upstream(table: UpstreamTable, settings: Settings) -> Upstream:
         tokens=table.tokens,
         tls=_client_tls(table.ca_file),
         show_calls=settings.tools.show_calls,
-        output_rate=_OUTPUT_RATES[table.output_format],
         pings=Pings(table.pings),
         on_application_loss=OnLoss(settings.session.on_application_loss),
     )
@@ -202,6 +240,8 @@ def _anchored(layer: Layer, base: Path) -> dict[str, Any]:
                 return anchor(key, listed(value))
             case str() if key in ("certificate", "key") or key.endswith("_file"):
                 return str(base / value)
+            case str() if key == "address" and value and not is_postgres(value):
+                return str(base / value)
             case str() if key == "python" and (value.endswith(".py") or "/" in value):
                 return str(base / value)
             case _:
@@ -242,7 +282,7 @@ def _fault(fault: ErrorDetails, layers: Sequence[tuple[str, Layer]]) -> str:
         case "value_error" if not loc or isinstance(fault["input"], Mapping):
             return f"{where}: {key}{': ' if key else ''}{message}"
     # An address may hold credentials by mistake: it is not repeated.
-    found = "" if loc[-1] == "url" else f"; found {fault['input']!r:.80}"
+    found = "" if loc[-1] in ("url", "address") else f"; found {fault['input']!r:.80}"
     return f"{where}: {key} {message}{found}"
 
 

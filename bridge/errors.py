@@ -96,7 +96,7 @@ class ToolTimeout(ToolError):
 
 
 class ToolUnavailable(ToolError):
-    """The tool cannot be used now. Raise it in a tool whose service is down: after several it is not called for a while.
+    """The tool cannot be used now. Raise it where a service is down: after several it is not called for a while.
 
     Any other `ToolError` is an answer ("no such order"), and says nothing about the tool's health.
     """

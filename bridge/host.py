@@ -8,10 +8,14 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .approvals import Approvals, Approver
 from .catalogue import Catalogue
 from .core.conversation import Step
 from .core.dialect import Agent, Delivery
 from .errors import ConfigError
+from .journal import Journal
+from .journal.recorder import Recorder
+from .leftovers import Recovered
 from .runner import Runner
 from .session import Session, SessionOptions
 from .tools.source import Source
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from .metrics import Metrics
 
 __all__ = ["Bridge", "connect"]
+
+_END_TIMEOUT = 1.0
+"""Seconds that parked calls have for their end."""
 
 Observer = Callable[[Session, Step], None]
 """Sees every step of every session as it happens; must not block."""
@@ -34,7 +41,11 @@ class Bridge:
     `tools` are written in Python, `sources` are opened on entering, and may change what they offer while sessions run.
     At most `max_concurrent_tools` run at once in the process, and `max_concurrent_tools_per_session` in one session;
     further calls wait for a while, then are answered "busy". A tool that fails `max_tool_failures` times in a row is
-    not called for `tool_pause` seconds. Entering it raises `ConfigError` if a source cannot be opened.
+    not called for `tool_pause` seconds. `approver` decides the calls that somebody has to approve; whoever is attached
+    to `approvals` may, too. With a `journal`, which stays the caller's to close, what happens in sessions is written
+    there, and tools whose effect is not "read" run at most once, and only while it works; `owner` names this process in
+    this life. Entering it raises `ConfigError` if a source cannot be opened; leaving it cancels the calls that have
+    outlived their session.
     """
 
     def __init__(
@@ -44,6 +55,9 @@ class Bridge:
         sources: Sequence[Source] = (),
         observers: tuple[Observer, ...] = (),
         metrics: Metrics | None = None,
+        approver: Approver | None = None,
+        journal: Journal | None = None,
+        owner: str | None = None,
         max_concurrent_tools: int = 256,
         max_concurrent_tools_per_session: int = 4,
         max_threads: int = 32,
@@ -53,7 +67,7 @@ class Bridge:
         self._catalogue = Catalogue(tools, sources, changed=self._changed)
         self._sessions: set[Session] = set()
         counting: tuple[Observer, ...] = () if metrics is None else (metrics,)
-        self._observers = (*observers, *counting)
+        self._recorder = None if journal is None else Recorder(journal)
         self._per_session = max_concurrent_tools_per_session
         watchers = () if metrics is None else (metrics.finished,)
         self.runner = Runner(
@@ -61,10 +75,17 @@ class Bridge:
             max_threads=max_threads,
             max_failures=max_tool_failures,
             failure_pause=tool_pause,
+            approvals=Approvals(approver),
+            journal=journal,
+            owner=owner,
             watchers=watchers,
         )
+        writing = tuple(each for each in (self._recorder, self.runner.durable) if each is not None)
+        self._observers: tuple[Observer, ...] = (*observers, *counting, *writing)
         if metrics is not None:
             metrics.watch_runner(self.runner)
+            if self._recorder is not None:
+                metrics.watch_recorder(self._recorder)
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -75,6 +96,11 @@ class Bridge:
     def reason(self) -> str:
         """Why no session should be begun now, such as a server that is down and needed; else empty."""
         return self._catalogue.reason
+
+    @property
+    def approvals(self) -> Approvals:
+        """The calls that wait to be approved, and how to decide them."""
+        return self.runner.approvals
 
     def switch(self, *, off: Iterable[str] = (), on: Iterable[str] = ()) -> None:
         """Calls of tools that are off are answered "not available now", in every session, from now on."""
@@ -88,13 +114,27 @@ class Bridge:
         """
         await self._catalogue.replace(tools, sources)
 
+    async def recover(self, *, dead: Callable[[str], bool] | None = None) -> tuple[Recovered, ...]:
+        """Bring to an end what earlier processes have left in the journal that died, and say what that was.
+
+        To be done once, after entering. `dead` tells by the name of an owner whether it is dead: in a file that only
+        this process writes, all others are; by default, those that are known to have `died_here`. Raises
+        `JournalError`.
+        """
+        return await self.runner.recover(self.tools, dead=dead)
+
     async def __aenter__(self) -> Self:
         await self._catalogue.__aenter__()
+        if self._recorder is not None:
+            await self._recorder.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.runner.aclose(_END_TIMEOUT)
+        if self._recorder is not None:
+            await self._recorder.aclose()
         await self._catalogue.__aexit__(kind, error, trace)
         self.runner.close()
 
@@ -133,6 +173,7 @@ class Bridge:
                 self._sessions.discard(session)
 
     def _changed(self, tools: Mapping[str, Tool]) -> None:
+        self.runner.approvals.keep(tools)
         for session in list(self._sessions):
             session.offer(tools)
 
@@ -148,10 +189,12 @@ async def connect(
     delivery: Delivery | None = None,
     options: SessionOptions | None = None,
     observers: tuple[Observer, ...] = (),
+    approver: Approver | None = None,
+    journal: Journal | None = None,
 ) -> AsyncIterator[Session]:
     """One session with an agent: a `Bridge` with a single session. See `Bridge.session`."""
     async with (
-        Bridge(tools, sources=sources, observers=observers) as bridge,
+        Bridge(tools, sources=sources, observers=observers, approver=approver, journal=journal) as bridge,
         bridge.session(agent, api_key=api_key, metadata=metadata, delivery=delivery, options=options) as session,
     ):
         yield session

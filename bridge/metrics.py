@@ -97,6 +97,13 @@ METRICS: Final = (
     ),
     Series("bridge_tool_unavailable", _G, "1 while a tool is not called, since it is off or keeps failing.", ("tool",)),
     Series("bridge_tool_pauses_total", _C, "Times that a tool was not called for a while, since it failed.", ("tool",)),
+    Series("bridge_calls_parked", _G, "Calls that go on although their session has been told to go on without them."),
+    Series("bridge_approvals_pending", _G, "Calls that wait to be approved."),
+    Series("bridge_approvals_total", _C, "Calls that had to be approved, by what became of that.", ("resolution",)),
+    Series("bridge_journal_entries_waiting", _G, "Entries that wait to be written into the journal."),
+    Series("bridge_journal_entries_lost_total", _C, "Entries that the journal could not take."),
+    Series("bridge_journal_claims_refused_total", _C, "Calls that were not run, since the journal was out of order."),
+    Series("bridge_journal_unrecorded_total", _C, "Results that were given although the journal could not take them."),
     Series("bridge_unknown_tools_total", _C, "Calls of tools that nobody has."),
     Series("bridge_duplicate_calls_total", _C, "Calls that the provider announced again; they ran once."),
     Series("bridge_results_sent_total", _C, "Results that the provider was given."),
@@ -150,10 +157,27 @@ def of_runner(runner: Runner) -> Iterator[Reading]:
     """What a runner says about its threads and its tools."""
     yield Reading("bridge_threads_busy", (), runner.threads_busy)
     yield Reading("bridge_threads_abandoned", (), runner.threads_abandoned)
+    yield Reading("bridge_calls_parked", (), runner.parked)
+    yield Reading("bridge_approvals_pending", (), len(runner.approvals.pending))
+    for resolution, times in dict(runner.approvals.resolved).items():
+        yield Reading("bridge_approvals_total", (resolution.value,), times)
+    if runner.durable is not None:
+        yield Reading("bridge_journal_claims_refused_total", (), runner.durable.refused)
+        yield Reading("bridge_journal_unrecorded_total", (), runner.durable.unrecorded)
     unavailable, paused = runner.guards.unavailable, dict(runner.guards.paused)
     for tool in unavailable | paused.keys():
         yield Reading("bridge_tool_unavailable", (tool,), tool in unavailable)
     yield from (Reading("bridge_tool_pauses_total", (tool,), times) for tool, times in paused.items())
+
+
+class Written(Protocol):
+    """What is asked of whoever writes the journal."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def lost(self) -> int: ...
 
 
 class Watched(Protocol):
@@ -323,6 +347,15 @@ class Metrics:
         """Read at every scrape how many threads its tools hold, and which of them are not called now."""
         self.add_source(lambda: of_runner(runner))
 
+    def watch_recorder(self, recorder: Written) -> None:
+        """Read at every scrape how many entries of the journal wait, and how many are lost."""
+        self.add_source(
+            lambda: (
+                Reading("bridge_journal_entries_waiting", (), recorder.waiting),
+                Reading("bridge_journal_entries_lost_total", (), recorder.lost),
+            )
+        )
+
     def render(self) -> bytes:
         """Everything in the text format of Prometheus. Takes milliseconds: not for an event loop, but for a thread."""
         return generate_latest(self.registry)
@@ -412,6 +445,10 @@ _READ: Final = frozenset(
         "bridge_sessions_without_setup_total",
         "bridge_worker_restarts_total",
         "bridge_tool_pauses_total",
+        "bridge_approvals_total",
+        "bridge_journal_entries_lost_total",
+        "bridge_journal_claims_refused_total",
+        "bridge_journal_unrecorded_total",
     }
     | {series.name for series in METRICS if series.kind is Kind.GAUGE}
 )

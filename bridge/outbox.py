@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from .core.events import CallKey, Frame
-from .errors import SessionClosed, TransportError
-from .transports import Transport
+from .errors import TransportError
+from .transports import Line, Transport
 
 __all__ = ["Outbox"]
 
@@ -17,10 +17,11 @@ _ROOM = 64
 
 
 class Outbox:
-    """`sent` hears of the keys of results once the transport has taken them."""
+    """`sent` hears of the keys of results once they have arrived, or, if that cannot be known, have been taken."""
 
     def __init__(self, transport: Transport, sent: Callable[[tuple[CallKey, ...]], None]) -> None:
         self._transport = transport
+        self._line = transport if isinstance(transport, Line) else None
         self._sent = sent
         self._queue: deque[tuple[tuple[Frame, ...], tuple[CallKey, ...]]] = deque()
         self._filled = asyncio.Event()
@@ -41,11 +42,9 @@ class Outbox:
             self._room.clear()
 
     async def room(self) -> None:
-        """Wait until the host may send more: the provider has to read, too. Raises `SessionClosed`."""
+        """Wait until more may be sent, since the provider has to read, too; or until nothing is taken any more."""
         if not self._room.is_set():
             await self._room.wait()
-        if self._closed:
-            raise SessionClosed("the session has ended: nothing can be sent any more")
 
     async def drained(self) -> None:
         """Wait until the transport has taken everything, or is gone."""
@@ -60,7 +59,7 @@ class Outbox:
                     for frame in frames:
                         await self._transport.send(frame)
                     if keys:
-                        self._sent(keys)
+                        await self._confirm(keys)
                     if len(self._queue) < _ROOM:
                         self._room.set()
                 self._drained.set()
@@ -70,6 +69,14 @@ class Outbox:
             pass
         finally:
             self.close()
+
+    async def _confirm(self, keys: tuple[CallKey, ...]) -> None:
+        """Nothing waits for a receipt but the news of it: audio goes on meanwhile."""
+        if self._line is None:
+            self._sent(keys)
+            return
+        receipt = asyncio.ensure_future(await self._line.receipt())
+        receipt.add_done_callback(lambda done: done.cancelled() or done.exception() or self._sent(keys))
 
     def close(self) -> None:
         """Take nothing more; whoever waits goes on."""

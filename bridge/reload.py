@@ -20,7 +20,7 @@ __all__ = ["Reloader"]
 
 logger = logging.getLogger("bridge.serve")
 
-_AT_START = ("listen", "admin", "session", "limits", "log")
+_AT_START = ("listen", "admin", "session", "limits", "journal", "log")
 """The tables that count from the start of the process."""
 
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
-from .core.events import CallKey, FillerDue, LocalEvent, Run, SayAsked, ToolCall, ToolFinished
+from .core.conversation import Step
+from .core.events import (
+    CallConcluded,
+    CallKey,
+    FillerDue,
+    FollowUp,
+    LocalEvent,
+    Run,
+    SayAsked,
+    Sent,
+    SessionEnded,
+    ToolCall,
+    ToolFinished,
+    ToolResult,
+    ToolResults,
+)
 from .fillers import Fillers
 from .runner import Finished
 from .tools.tool import CallContext, Tool
 from .tools.versions import Versions
 
-__all__ = ["CallsHere", "Running", "ToolEvent", "ToolProgress", "ToolSettled", "ToolStarted"]
+__all__ = ["CallsHere", "Running", "ToolEvent", "ToolParked", "ToolProgress", "ToolSettled", "ToolStarted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +50,20 @@ class ToolProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolParked:
+    """The agent has been told that nothing has happened yet, and goes on; the call does, too."""
+
+    key: CallKey
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSettled:
-    """A call is over for good: its result was sent (`sent`), or will never be (`interrupted`, `cancelled`, `ended`)."""
+    """A call is over for good: its result was sent (`sent`), or will never be (`interrupted`, `cancelled`, `ended`,
+    `orphaned`: the provider has lost its session, and knows nothing of the call).
+
+    The outcome of a parked call is told (`told`), or came when it was not worth telling any more (`kept`).
+    """
 
     key: CallKey
     name: str
@@ -44,7 +72,7 @@ class ToolSettled:
     """How the tool ended, as in the metrics: `ok`, `error`, `timeout` ...; empty if it has not ended yet."""
 
 
-ToolEvent = ToolStarted | ToolProgress | ToolSettled
+ToolEvent = ToolStarted | ToolProgress | ToolParked | ToolSettled
 
 
 class CallsHere(Protocol):
@@ -58,6 +86,8 @@ class CallsHere(Protocol):
         known: Iterable[str],
         context: CallContext,
         report: Callable[[Finished], None],
+        *,
+        interim: Callable[[CallKey, ToolResult], None] | None = None,
     ) -> None: ...
 
     def discard(self, key: CallKey) -> None: ...
@@ -84,10 +114,22 @@ class Host:
     silent_since: Callable[[], float | None]
 
 
+class _Told(Enum):
+    """What the agent knows of a call."""
+
+    NOTHING = "nothing yet"
+    PENDING = "that it goes on"
+    RESULT = "its result"
+
+
 @dataclass(slots=True)
 class _Live:
     name: str
+    tool: Tool | None
     outcome: str = ""
+    parked: float | None = None
+    """When its interim result was there."""
+    told: _Told = _Told.NOTHING
 
 
 class Running:
@@ -106,17 +148,44 @@ class Running:
         key, call = command.key, command.call
         tool = self.versions.find(call.name)
         name = call.name if tool is not None else ""
-        self._live[key] = _Live(name)
+        self._live[key] = _Live(name, tool)
         context = self._context(key, name)
         if tool is not None:
             self._fillers.start(key, tool, call, context)
-        self._calls.start(key, call, tool, known, context, self._finished)
+        tell = self._parked if call.expects_result else None
+        self._calls.start(key, call, tool, known, context, self._finished, interim=tell)
         self._host.deliver(ToolStarted(key, name))
 
     def discard(self, key: CallKey, why: str) -> None:
         """The result will never be sent."""
         self._calls.discard(key)
         self.settled(key, why)
+
+    def saw(self, step: Step) -> None:
+        """What the agent is told of calls, and what becomes of parked ones."""
+        for output in step.outputs:
+            match output:
+                case ToolResults(results, keys=keys):
+                    for key, result in zip(keys, results, strict=True):
+                        if live := self._live.get(key):
+                            live.told = _Told.PENDING if result.interim else _Told.RESULT
+                case FollowUp(key):
+                    self.settled(key, "told")
+        for event in step.events:
+            match event:
+                case Sent(keys):
+                    for key in keys:
+                        self._sent(key)
+                case SessionEnded():
+                    for key in [key for key, live in self._live.items() if live.told is _Told.PENDING]:
+                        self.settled(key, "ended")
+
+    def _sent(self, key: CallKey) -> None:
+        live = self._live.get(key)
+        if live is not None and live.told is _Told.PENDING:
+            self._host.deliver(ToolParked(key, live.name))
+        else:
+            self.settled(key, "sent")
 
     def settled(self, key: CallKey, how: str) -> None:
         """The call is over for good."""
@@ -131,10 +200,29 @@ class Running:
         await self._calls.aclose(1.0)
 
     def _finished(self, finished: Finished) -> None:
-        self._fillers.stop(finished.key)
-        if live := self._live.get(finished.key):
+        key = finished.key
+        self._fillers.stop(key)
+        live = self._live.get(key)
+        if live is not None:
             live.outcome = finished.outcome.value
-        self._host.here(ToolFinished(finished.key, finished.result))
+        if live is None or live.parked is None:
+            self._host.here(ToolFinished(key, finished.result))
+        elif live.told is _Told.PENDING and not self._worth_telling(live, live.parked):
+            self.settled(key, "kept")
+        else:
+            self._host.here(CallConcluded(key, finished.result))
+
+    def _parked(self, key: CallKey, result: ToolResult) -> None:
+        self._fillers.stop(key)
+        if live := self._live.get(key):
+            live.parked = self._loop.time()
+            self._host.here(ToolFinished(key, result))
+
+    def _worth_telling(self, live: _Live, since: float) -> bool:
+        if live.tool is None or not live.tool.spec.reply:
+            return False
+        within = live.tool.follow_up_within
+        return within is None or self._loop.time() - since <= within
 
     def _context(self, key: CallKey, name: str) -> CallContext:
         host = self._host

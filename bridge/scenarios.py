@@ -72,6 +72,7 @@ _ASK_TWO: Final = Reply(
 )
 _ASK_LINE: Final = Reply("I am testing your line.", (Call("run_line_test", {"line": "7"}),), 0.8)
 _ASK_INVOICES: Final = Reply("I am going through all of your invoices now.", (Call("list_invoices"),), 4.0)
+_ASK_AT_ONCE: Final = Reply("I am going through all of your invoices now.", (Call("list_invoices"),), 4.0, calls_at=0.1)
 _SAY_BYE: Final = Reply("Thank you for calling, and goodbye.", (Call("end_call"),), 2.0)
 _CREATE_ORDER: Final = Reply(
     "I am placing your order for one router.", (Call("create_order", {"item": "router"}),), 3.0
@@ -366,6 +367,18 @@ _ALL: Final = (
         "dropped-line",
         "The connection breaks while a tool runs; after the resume its result is still wanted.",
         (UserSays("My line is noisy."), _ASK_LINE, Until("reply.done"), Drop(), *_FINISH),
+        (_LINE_TEST,),
+    ),
+    Scenario(
+        "dropped-reply",
+        "The connection breaks in the middle of a reply: that never ends, and the result of its call is still wanted.",
+        (UserSays("How much did I pay last year?"), _ASK_AT_ONCE, Until("tool.call"), Drop(), *_FINISH),
+        (_INVOICES,),
+    ),
+    Scenario(
+        "dropped-twice",
+        "The connection breaks, and the one after it, too.",
+        (UserSays("My line is noisy."), _ASK_LINE, Until("reply.done"), Drop(), Wait(0.5), Drop(), *_FINISH),
         (_LINE_TEST,),
     ),
     Scenario(

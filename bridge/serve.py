@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,10 @@ import anyio
 from anyio.abc import TaskStatus
 
 from .admin import Subject, admin, listening, relay_source, told
-from .config import Sidecar
+from .config import JournalPlan, Sidecar
+from .errors import JournalError
+from .journal import Journal
+from .journal.recorder import Recorder
 from .metrics import Metrics
 from .relay.server import Relay
 
@@ -60,25 +63,35 @@ def log_to_stderr(level: str, worker: int | None = None) -> None:
 
 
 @asynccontextmanager
-async def serving(sidecar: Sidecar) -> AsyncIterator[tuple[Relay, Metrics]]:
-    """A relay that takes sessions, and what is counted of them. Raises `ConfigError` if it cannot."""
+async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[tuple[Relay, Metrics]]:
+    """A relay that takes sessions, and what is counted of them. Raises `ConfigError` if it cannot.
+
+    `worker` is the number of this process among those that share the port.
+    """
     files = _Files(2 * sidecar.limits.max_sessions + _OTHER_FILES)
     files.make_room()
-    metrics = Metrics()
-    relay = Relay(
-        sidecar.routes,
-        sidecar.tools,
-        sources=sidecar.sources,
-        limits=sidecar.limits,
-        observers=(metrics,),
-        finished=metrics.finished,
-    )
-    async with relay:
-        relay.guards.switch(off=sidecar.settings.tools.off)
-        metrics.add_source(relay_source(relay))
-        await relay.start(sidecar.listen)
-        with _beside(metrics.watch_loop(), files.watch()), _loop_tells(files.loop_failed):
-            yield relay, metrics
+    metrics, masks = Metrics(), _Masks()
+    async with _recording(sidecar.journal, worker, masks) as (journal, recorders):
+        relay = Relay(
+            sidecar.routes,
+            sidecar.tools,
+            sources=sidecar.sources,
+            limits=sidecar.limits,
+            observers=(metrics, *recorders),
+            finished=metrics.finished,
+            lag=metrics.relay_lag,
+            journal=journal,
+        )
+        async with relay:
+            masks.watch(relay)
+            relay.guards.switch(off=sidecar.settings.tools.off)
+            metrics.add_source(relay_source(relay))
+            for recorder in recorders:
+                metrics.watch_recorder(recorder)
+            await relay.start(sidecar.listen)
+            others = _all_others if sidecar.journal is not None and sidecar.journal.single else None
+            with _beside(metrics.watch_loop(), files.watch(), _recover(relay, others)), _loop_tells(files.loop_failed):
+                yield relay, metrics
 
 
 async def until_stopped(subject: Subject, drain_seconds: float) -> int:
@@ -153,6 +166,75 @@ def _loop_tells(hears: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Non
         yield
     finally:
         loop.set_exception_handler(before)
+
+
+# -------------------------------------------------------------------------------------------------------- the journal
+
+_BETWEEN_PRUNINGS: Final = 3600.0
+
+
+@asynccontextmanager
+async def _recording(
+    plan: JournalPlan | None, worker: int, masks: _Masks
+) -> AsyncIterator[tuple[Journal | None, tuple[Recorder, ...]]]:
+    """The journal, and what writes into it what happens; nothing if there is to be none. Raises `ConfigError`."""
+    if plan is None:
+        yield None, ()
+        return
+    journal = plan.open(worker, masks)
+    try:
+        async with Recorder(journal) as recorder:
+            with _beside(_prune(journal)):
+                yield journal, (recorder,)
+    finally:
+        await journal.aclose()
+
+
+def _all_others(owner: str) -> bool:
+    """A file is written by one process, which is this one: whoever has left something in it is dead."""
+    return True
+
+
+async def _recover(relay: Relay, dead: Callable[[str], bool] | None) -> None:
+    """Bring to an end what processes that have died left in the journal; one line for each call."""
+    try:
+        left = await relay.recover(dead=dead)
+    except JournalError as error:
+        logger.error("the journal: what was left unfinished stays so; try 'journal recover': %s", error)
+        return
+    for each in left:
+        call, tool = each.claimed.call, each.claimed.tool
+        told = (tool, call.call_id, call.session, each.found.value, each.outcome)
+        logger.warning("left unfinished: tool %s, call %.64r of session %s, %s: %s", *told)
+
+
+async def _prune(journal: Journal, every: float = _BETWEEN_PRUNINGS) -> None:
+    """Remove what is kept no longer: now, and then every hour."""
+    while True:
+        try:
+            if gone := await journal.prune(time.time()):
+                logger.info("the journal: %d sessions were too old, or too much, and have been removed", gone)
+        except JournalError as error:
+            logger.warning("the journal could not be pruned, which is tried again in an hour: %s", error)
+        await asyncio.sleep(every)
+
+
+class _Masks:
+    """Which fields of each tool are masked; also of one that is gone, since its calls may be written still."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Collection[str]] = {}
+        self._relay: Relay | None = None
+
+    def watch(self, relay: Relay) -> None:
+        self._relay = relay
+        self._known = {name: tool.redact for name, tool in relay.tools.items()}
+
+    def __call__(self, name: str) -> Collection[str]:
+        tool = None if self._relay is None else self._relay.tools.get(name)
+        if tool is not None:
+            self._known[name] = tool.redact
+        return self._known.get(name, ())
 
 
 # --------------------------------------------------------------------------------------------------- file descriptors

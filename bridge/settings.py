@@ -18,12 +18,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .dialects import DIALECTS
+from .journal.opening import is_postgres
 from .tools.mcp import McpServer
 from .tools.webhook import HttpTool
 
 __all__ = [
     "PREFIX",
     "AdminTable",
+    "JournalTable",
     "LimitsTable",
     "ListenTable",
     "LogTable",
@@ -80,6 +82,12 @@ def _path_prefix(path: str) -> str:
     if not path.startswith("/") or path.endswith("/") or any(c in path for c in "?# "):
         raise ValueError("must begin with /, must not end with one, and holds no query")
     return path
+
+
+def _journal_address(address: str) -> str:
+    if is_postgres(address) and urlsplit(address).password is not None:
+        raise ValueError("must not hold a password; it comes from the variable PGPASSWORD, or from ~/.pgpass")
+    return address
 
 
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
@@ -161,8 +169,6 @@ class UpstreamTable(_Table):
     """File with these tokens, one a line."""
     ca_file: ReadableFile | None = None
     """PEM file with the certificates that are trusted, instead of the system's."""
-    output_format: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
-    """What applications ask the provider to send; it tells when a reply has been heard."""
     pings: Literal["pass", "answer"] = "pass"
     """Let pings through from end to end, or answer them here, and ping both sides."""
 
@@ -215,6 +221,30 @@ class SessionTable(_Table):
     """When an application vanishes: `end` the provider's session, or `keep` it for as long as it may be resumed."""
     drain_seconds: Seconds = 60.0
     """After SIGTERM, for sessions to come to their end."""
+
+
+class JournalTable(_Table):
+    """Where it is written down what has happened, so that no tool with effects runs twice, whatever dies when."""
+
+    address: Annotated[str, AfterValidator(_journal_address)] = ""
+    """A file, or a database: `postgresql://user@host/name`. Empty: no journal. One file is written by one process: with
+    several workers, `{worker}` in its name stands for the number of each."""
+    payloads: Literal["none", "redacted", "full"] = "redacted"
+    """What stays of arguments and results once they are not owed any more: a digest, all but the fields that a tool
+    names in `redact`, or all."""
+    key_env: VariableName | None = None
+    """Environment variable with a key, 32 bytes in base64 or hex, with which all of them are encrypted."""
+    key_file: ReadableFile | None = None
+    """File with this key."""
+    keep_days: Timeout = 30.0
+    """Days after which a session is removed, counted from its end."""
+    max_size: Count | None = None
+    """Bytes of all sessions, about, beyond which the oldest are removed."""
+
+    @property
+    def key(self) -> str:
+        """The secret itself; empty if there is none."""
+        return _secret(self.key_env, self.key_file)
 
 
 class LimitsTable(_Table):
@@ -278,6 +308,7 @@ class Settings(BaseSettings):
     """Further providers by path; what none of them fits goes to `[upstream]`."""
     tools: ToolsTable = ToolsTable()
     session: SessionTable = SessionTable()
+    journal: JournalTable = JournalTable()
     limits: LimitsTable = LimitsTable()
     log: LogTable = LogTable()
 
@@ -305,6 +336,16 @@ class Settings(BaseSettings):
         paths = [each.path for each in self.route]
         if len(set(paths)) < len(paths):
             raise ValueError("route.path: two routes have the same one")
+        return self
+
+    @model_validator(mode="after")
+    def _each_worker_has_a_file(self) -> Self:
+        address = self.journal.address
+        if self.listen.workers > 1 and address and not is_postgres(address) and "{worker}" not in address:
+            raise ValueError(
+                f"journal.address: {self.listen.workers} workers cannot write one file; "
+                'put {worker} into its name, as in "calls-{worker}.db"'
+            )
         return self
 
     def text(self) -> str:

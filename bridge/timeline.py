@@ -110,6 +110,7 @@ _WHY_DISCARDED = {
     DiscardedBy.INTERRUPTION: "the caller cut in",
     DiscardedBy.CANCELLATION: "the provider took the call back",
     DiscardedBy.END: "the session ended",
+    DiscardedBy.ORPHANED: "the provider has lost its session",
 }
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
@@ -22,7 +23,7 @@ orders = {"A17": "on its way", "A18": "being packed"}
 async def find_order(order_id: OrderId) -> dict[str, str]:
     """How far an order is."""
     if order_id not in orders:
-        raise ValueError(f"There is no order {order_id}.")
+        raise ToolError(f"There is no order {order_id}.")
     return {"order_id": order_id, "status": orders[order_id]}
 
 
@@ -31,7 +32,7 @@ async def cancel_order(order_id: OrderId, context: Context[Any], caller: str = "
     """Cancel an order that has not been sent yet."""
     await context.report_progress(1, 2, "Asking the warehouse.")
     if orders.get(order_id) != "being packed":
-        raise ValueError(f"Order {order_id} cannot be cancelled any more.")
+        raise ToolError(f"Order {order_id} cannot be cancelled any more.")
     del orders[order_id]
     return {"cancelled": order_id, "by": caller}
 

@@ -26,7 +26,8 @@ def opening_hours(day: Annotated[Day, "The day in question."]) -> dict[str, str]
     return {"day": day, "open": "from noon until ten in the evening"}
 
 
-@tools.tool(timeout=8, filler="One moment, I am looking at the book.")
+# Asked for again within five minutes, say after the caller has cut in, the first booking is the answer.
+@tools.tool(timeout=8, dedupe=300, filler="One moment, I am looking at the book.")
 async def book_table(
     day: Annotated[Day, "The day of the visit."],
     hour: Annotated[int, Field(ge=12, le=21, description="The hour of arrival, 12 to 21.")],

@@ -48,6 +48,17 @@ async def test_a_booking_is_not_announced_to_a_caller_who_has_cut_in() -> None:
         assert s.results == []
 
 
+async def test_a_booking_is_made_once_although_the_caller_cuts_in_and_it_is_asked_for_again() -> None:
+    async with scripted_session(tools) as s:
+        await s.agent_says("I am booking a table for Friday.")
+        first = await s.call("book_table", {"day": "friday", "hour": 20})
+        await s.barge_in("Did that work?")
+        await s.settled()
+        again = await s.ask("book_table", {"hour": 20, "day": "friday"})
+        assert first.outcome == "ok"
+        assert again.output == {"booked": "friday at 20, for 2", "replayed": True}
+
+
 async def test_the_call_ends_once_the_goodbye_has_been_heard() -> None:
     async with scripted_session(tools) as s:
         await s.agent_says("Goodbye, and see you on Friday!")

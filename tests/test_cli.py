@@ -87,7 +87,7 @@ def test_another_missing_module_is_not_blamed_on_the_extra(fresh: Callable[[str]
         main()
 
 
-@pytest.mark.parametrize("command", ["demo", "converse", "tools", "check", "serve", "bench", "simulate"])
+@pytest.mark.parametrize("command", ["demo", "converse", "tools", "check", "serve", "bench", "journal", "simulate"])
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:
     assert command in run("--help").stdout
     result = run(command, "--help")

@@ -15,6 +15,8 @@ import pytest
 from bridge.config import read
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
+from bridge.journal import Retention
+from bridge.journal.payloads import Keep
 from bridge.relay.pipe import OnLoss, Pings
 from bridge.relay.server import Limits, Listen, Relay, Upstream
 from bridge.settings import LimitsTable, RouteTable, Settings, UpstreamTable
@@ -146,7 +148,6 @@ def test_routes_have_providers_of_their_own(tmp_path: Path, monkeypatch: pytest.
 path = "/acme"
 api_key_env = "ACME_KEY"
 tokens_env = "ACME_TOKENS"
-output_format = "audio/pcmu"
 [[route]]
 path = "/b"
 url = "ws://127.0.0.1:1/v1/ws"
@@ -159,7 +160,6 @@ show_calls = true
     acme, other, rest = read(written(tmp_path, text)).routes
     assert (acme.prefix, other.prefix, rest.prefix) == ("/acme", "/b", "")
     assert (acme.upstream.api_key, acme.upstream.tokens) == ("of acme", ("one",))
-    assert acme.upstream.output_rate == (1, 8000)
     assert (other.upstream.url, other.upstream.pings) == ("ws://127.0.0.1:1/v1/ws", Pings.ANSWER)
     assert rest.upstream == Upstream(dialect=ASSEMBLYAI, on_application_loss=OnLoss.KEEP, show_calls=True)
 
@@ -315,6 +315,9 @@ def test_a_providers_key_is_not_left_open_to_the_network(tmp_path: Path, monkeyp
         ("[tools]\npython = [3]\n", "found 3"),
         ("tools = 3\n", "found 3"),
         ("[listen\n", "this is not TOML"),
+        ('[journal]\naddress = "postgresql://me:pw@host/calls"\n', "it comes from the variable PGPASSWORD"),
+        ('[journal]\npayloads = "some"\n', "must be 'none', 'redacted' or 'full'"),
+        ("[journal]\nkeep_days = 0\n", "must be greater than 0"),
     ],
 )
 def test_what_cannot_work_is_said_with_the_file_and_the_reason(tmp_path: Path, text: str, said: str) -> None:
@@ -369,6 +372,57 @@ def test_a_module_that_does_not_exist_and_a_file_that_is_no_python_are_both_said
     assert "has to end in .py" in other
 
 
+# ------------------------------------------------------------------------------------------------------- the journal
+
+
+def test_without_an_address_there_is_no_journal(tmp_path: Path) -> None:
+    assert read(written(tmp_path, SMALLEST)).journal is None
+
+
+async def test_a_journal_is_opened_beside_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    plan = read(written(tmp_path, '[journal]\naddress = "calls-{worker}.db"\nkeep_days = 2\nmax_size = 5\n')).journal
+    assert plan is not None
+    assert (plan.keep, plan.retention) == (Keep.REDACTED, Retention(max_age=2 * 86_400.0, max_size=5))
+    journal = plan.open(3, lambda tool: ())
+    await journal.aclose()
+    assert (tmp_path / "calls-3.db").is_file()
+
+
+def test_the_key_of_the_journal_is_a_secret_and_has_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, '[journal]\naddress = "calls.db"\nkey_env = "OUR_KEY"\n')
+    monkeypatch.setenv("OUR_KEY", "0f" * 32)
+    sidecar = read(path)
+    assert sidecar.journal is not None
+    assert sidecar.journal.seal.closed
+    assert "0f0f" not in repr(sidecar) + sidecar.settings.text()
+    monkeypatch.setenv("OUR_KEY", "short")
+    (line,) = faults(path)
+    assert line.startswith("the journal's key is not 32 bytes")
+
+
+def test_each_worker_needs_a_file_of_its_own_but_may_share_a_database(tmp_path: Path) -> None:
+    workers = "[listen]\nworkers = 2\n[journal]\naddress = "
+    (line,) = faults(written(tmp_path, workers + '"calls.db"\n'))
+    assert "2 workers cannot write one file; put {worker} into its name" in line
+    for address in ("calls-{worker}.db", "postgresql://me@host/calls"):
+        assert read(written(tmp_path, f'{workers}"{address}"\n')).journal is not None
+
+
+async def test_a_journal_that_cannot_be_opened_is_said_with_the_remedy(tmp_path: Path) -> None:
+    plan = read(written(tmp_path, '[journal]\naddress = "no/such/calls.db"\n')).journal
+    assert plan is not None
+    with pytest.raises(ConfigError, match=r"journal\.address: the journal .* cannot be opened"):
+        plan.open(1, lambda tool: ())
+
+
+def test_a_password_in_the_address_of_a_journal_is_not_repeated(tmp_path: Path) -> None:
+    (line,) = faults(written(tmp_path, '[journal]\naddress = "postgresql://me:hunter2@host/calls"\n'))
+    assert "hunter2" not in line
+
+
 # ---------------------------------------------------------------------------------------------------- what is shown
 
 
@@ -413,7 +467,7 @@ def test_the_annotated_example_has_every_setting_and_no_other(tmp_path: Path) ->
 
 
 def test_every_setting_says_what_it_is_for_or_is_told_by_its_name() -> None:
-    for table in ("listen", "admin", "session", "limits", "tools"):
+    for table in ("listen", "admin", "session", "journal", "limits", "tools"):
         fields = Settings.model_fields[table].annotation.model_fields  # type: ignore[union-attr]  # a model
         silent = {name for name, field in fields.items() if not field.description}
         assert silent <= {"host", "port"}

@@ -82,6 +82,12 @@ def test_nothing_is_grouped_by_a_label_that_is_not_there(where: str, expression:
     assert labels(expression) <= known
 
 
+def test_the_readme_lists_every_metric_with_its_labels() -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    listed = re.findall(r"^\| `(bridge_\w+)` \| (.*?) \|", readme, re.MULTILINE)
+    assert listed == [(series.name, ", ".join(f"`{label}`" for label in series.labels)) for series in METRICS]
+
+
 def test_every_metric_is_on_the_dashboard() -> None:
     shown = {name for _, expression in panels() for name in asked(expression)}
     for series in METRICS:

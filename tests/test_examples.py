@@ -74,7 +74,7 @@ def is_told(ledger: Ledger) -> bool:
 def test_no_example_is_left_out() -> None:
     # Tools and endpoints for the commands and the sidecar: run by the tests of those.
     elsewhere = {"my_tools.py", "twilio_media_streams.py", "verify_signature.py", "mcp_server.py"}
-    elsewhere |= {"test_my_tools.py"}
+    elsewhere |= {"test_my_tools.py", "message_loop_anthropic.py", "message_loop_openai.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"embedded.py", "own_socket.py"} | elsewhere
 
 

@@ -8,13 +8,14 @@ import sys
 import bridge
 
 PUBLIC = (
-    "Agent AgentAudio AgentEvent ApplicationTooSlow AssemblyAI AtCapacity AuthenticationFailed Bridge "
-    "BridgeError CallContext CallKey CallsCancelled ConfigError ConfigurationRefused Conversation Deliver "
-    "Delivery Dialect Endpoint InvalidArguments Malformed ProviderEnded ProviderError ProviderFailed "
-    "ProviderMessage ReplyDone ReplyStarted Session SessionClosed SessionOptions SessionReady "
-    "SetupAccepted SpeechStarted SpeechStopped Start Step Tool ToolBusy ToolCall ToolCalled ToolError "
-    "ToolNotFound ToolProgress ToolResult ToolSettled ToolSpec ToolStarted ToolTimeout Toolset Transcript "
-    "TransportError TurnDetection Webhook connect "
+    "Agent AgentAudio AgentEvent ApplicationTooSlow ApprovalRequest Approvals AssemblyAI AtCapacity "
+    "AuthenticationFailed Bridge BridgeError CallContext CallKey CallsCancelled ConfigError "
+    "ConfigurationRefused ConnectionLost ConnectionResumed Conversation Dedupe Deliver Delivery Dialect "
+    "Endpoint Example InvalidArguments LostCall LostSession Malformed Parked ProviderEnded ProviderError "
+    "ProviderFailed ProviderMessage ReplyDone ReplyStarted Session SessionClosed SessionOptions "
+    "SessionReady SetupAccepted SpeechStarted SpeechStopped Start Step Tool ToolBusy ToolCall ToolCalled "
+    "ToolError ToolNotFound ToolParked ToolProgress ToolResult ToolSettled ToolSpec ToolStarted "
+    "ToolTimeout ToolUnavailable Toolset Transcript TransportError TurnDetection Webhook connect "
 )
 
 

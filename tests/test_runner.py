@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.core.events import CallKey, ToolCall, ToolSpec
+from bridge.core.events import CallKey, ToolCall, ToolResult, ToolSpec
 from bridge.errors import SessionClosed, ToolError, ToolTimeout, ToolUnavailable
 from bridge.runner import Calls, Finished, Outcome, Runner
 from bridge.tools import CallContext, Tool, Toolset
@@ -42,6 +42,7 @@ class Desk:
         self.calls: Calls = self.runner.session(**limits)
         self.tools = Toolset()
         self.finished: list[Finished] = []
+        self.interims: list[ToolResult] = []
         self._changed = asyncio.Event()
         self._number = 0
 
@@ -50,8 +51,13 @@ class Desk:
         key = key or CallKey(0, f"c{self._number}")
         context = CallContext(session_id="s", key=key, tool=name)
         call = ToolCall(key.call_id, name, arguments, echo=(("e", "1"),))
-        self.calls.start(key, call, self.tools.get(name), self.tools, context, self._report)
+        self.calls.start(key, call, self.tools.get(name), self.tools, context, self._report, interim=self._interim)
         return key
+
+    def _interim(self, key: CallKey, result: ToolResult) -> None:
+        assert (result.call_id, result.interim) == (key.call_id, True)
+        self.interims.append(result)
+        self._changed.set()
 
     def _report(self, finished: Finished) -> None:
         assert threading.current_thread() is threading.main_thread()

@@ -10,6 +10,7 @@ from .bench import bench_command
 from .check import check_command
 from .converse import converse_command
 from .demo import demo_command
+from .journal import journal_command
 from .serve import serve_command
 from .simulate import simulate_command
 from .tools import tools_command
@@ -40,6 +41,7 @@ for command in (
     check_command,
     serve_command,
     bench_command,
+    journal_command,
     simulate_command,
 ):
     cli.add_command(command)

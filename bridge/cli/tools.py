@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..advice import advice, definitions
+from ..catalogue import Catalogue
 from ..core.events import Start
 from ..errors import ConfigError
 from ..loading import Loaded, load
 from ..runner import Finished, Outcome
 from ..testing.calling import Asked, run_tool
+from ..tools.source import Source
 from ..tools.tool import Tool, Toolset
 from .terminal import Unusable, terminal
 
@@ -140,8 +142,7 @@ def call_command(
     \b
     voice-tool-bridge tools call book_table '{"day": "friday", "hour": 20}' --tools my_tools.py
     """
-    tools = _toolset(tools_file, config_file)
-    _refuse_unknown(name, tools)
+    tools, sources = _tools_from(tools_file, config_file)
     _refuse_what_is_no_json(arguments)
     told: list[tuple[Asked, str]] = []
 
@@ -150,7 +151,15 @@ def call_command(
         if not as_json:
             click.echo(f"{_ASKED[what]}: {text}")
 
-    finished = asyncio.run(run_tool(tools, name, arguments, metadata=_metadata(metadata), asked=asked))
+    async def call() -> Finished:
+        async with Catalogue(tools, sources) as catalogue:
+            _refuse_unknown(name, catalogue.tools)
+            return await run_tool(catalogue.tools, name, arguments, metadata=_metadata(metadata), asked=asked)
+
+    try:
+        finished = asyncio.run(call())
+    except ConfigError as error:
+        raise Unusable(str(error)) from None
     if as_json:
         _print_json(finished, told)
     else:
@@ -158,10 +167,10 @@ def call_command(
     sys.exit(0 if finished.outcome in (Outcome.OK, Outcome.REPLAYED) else 1)
 
 
-def _toolset(tools_file: Path | None, config_file: Path | None) -> Toolset:
-    """The tools that can be called: those of a file, or all that the sidecar would have."""
+def _tools_from(tools_file: Path | None, config_file: Path | None) -> tuple[Toolset, tuple[Source, ...]]:
+    """Where the tools are that can be called: those of a file, or all that the sidecar would have."""
     if tools_file is not None and config_file is None:
-        return usable(loaded(tools_file))
+        return usable(loaded(tools_file)), ()
     if config_file is None or tools_file is not None:
         raise Unusable("say where the tools are: --tools my_tools.py, or --config bridge.toml")
     try:
@@ -169,12 +178,13 @@ def _toolset(tools_file: Path | None, config_file: Path | None) -> Toolset:
     except ImportError as missing:
         raise Unusable(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,sidecar]'") from None
     try:
-        return read(config_file).tools
+        sidecar = read(config_file)
     except ConfigError as error:
         raise Unusable(str(error)) from None
+    return sidecar.tools, sidecar.sources
 
 
-def _refuse_unknown(name: str, tools: Toolset) -> None:
+def _refuse_unknown(name: str, tools: Mapping[str, Tool]) -> None:
     if name in tools:
         return
     near = difflib.get_close_matches(name, tools, n=1)

@@ -32,6 +32,7 @@ from .events import (
     Frame,
     Hold,
     Ignored,
+    LinkLost,
     LocalEvent,
     Malformed,
     Passed,
@@ -198,6 +199,8 @@ class Conversation:
         """Something that happened on our side: a tool ended, a timer ran out, results have been sent, the link."""
         before = self.machine
         self.machine, outputs = before.handle(event)
+        if isinstance(event, LinkLost):
+            self._answer_lost()
         if isinstance(event, ToolFinished) and before.find(event.key) is None:
             return Step((Passed(Ignored.LATE_RESULT, event.key.call_id), event))
         return self._tools_replaced(Step((event,), outputs, self._commands(outputs)))
@@ -205,6 +208,16 @@ class Conversation:
     def end(self, reason: str) -> Step:
         """The session is over: everything owed is discarded, and nothing is sent any more."""
         return self.from_here(SessionEnded(reason))
+
+    def begin_again(self, setup: Frame) -> Step:
+        """Like `from_app`, for the setup of a fresh session: what the provider had accepted before counts no more.
+
+        Our tools are listed in it as they are wanted now, so that no change of them has to wait any longer.
+        """
+        self._accepted, self._unanswered = _Lists(wanted=self._wanted), []
+        self._replacing, self._remote = False, frozenset()
+        self._our_calls.clear()
+        return self.from_app(setup)
 
     def replace_tools(self, tools: Sequence[ToolSpec]) -> Step:
         """From now on our tools are these: tell the provider, where it can be told in a running session.
@@ -364,6 +377,12 @@ class Conversation:
         if not self._unanswered and not self._replacing:
             self._wanted = self._accepted.wanted
         return refused.unasked
+
+    def _answer_lost(self) -> None:
+        """Whether a list of ours that was not answered has arrived is unknown: it will be said again."""
+        kept = [lists for lists in self._unanswered if not lists.unasked]
+        if len(kept) < len(self._unanswered):
+            self._unanswered, self._replacing = kept, True
 
     def _ready(self) -> None:
         """A provider that acknowledges no setup has accepted it when it is ready."""

@@ -122,6 +122,8 @@ class SetupAccepted(FromProvider):
     """Names in force, as echoed; None where the provider does not say."""
     remote: tuple[str, ...] = ()
     """Names of tools that the provider runs by itself: never run, never answered by us."""
+    output_rate: tuple[int, int] | None = None
+    """Bytes per sample and samples per second of the agent's voice, where the provider says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,8 @@ class Setup:
     tools: tuple[str, ...] | None
     stored_agent: bool = False
     """It names an agent stored at the provider, and nothing may be added to it."""
+    output_rate: tuple[int, int] | None = None
+    """Bytes per sample and samples per second that it wants of the agent's voice, if it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +347,11 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class LinkLost:
     """The connection to the provider dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The provider knows the session no more: a fresh one will take its place, to which the old calls mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +446,7 @@ LocalEvent = (
     | FillerDue
     | Sent
     | LinkLost
+    | SessionLost
     | LinkResumed
     | ReadingPaused
     | ReadingResumed
@@ -471,6 +481,8 @@ class DiscardedBy(Enum):
 
     INTERRUPTION = "interrupted"
     CANCELLATION = "cancelled"
+    ORPHANED = "orphaned"
+    """The provider has lost the session that it belongs to."""
     END = "ended"
 
 

@@ -15,6 +15,8 @@ siblings are waited for during a short grace.
 | the user stops      | heard: a reply is owed to that          | send what waited only for silence                   |
 | a call arrives      |                                         | run it now, or once its reply has been heard        |
 | a tool ends         |                                         | send its result, or hold it                         |
+| a parked call ends  |                                         | its outcome instead of a held interim result; else  |
+|                     |                                         | it is told in an open window, like all that is said |
 | the reply ends      | none; quiet, unless words since began   | grace for slower siblings; send                     |
 | it has been heard   |                                         | run what waited for that                            |
 | it was interrupted  | none; heard                             | discard the calls of this reply, of no other        |
@@ -22,6 +24,7 @@ siblings are waited for during a short grace.
 | an ask expires      | none, if nothing began                  | send; say again what nobody began to say            |
 | a hold expires      | none, quiet: the provider is stuck      | every grace is over; run no more what waits; send   |
 | the link drops      | none, heard                             | what was on its way is owed again                   |
+| its session is lost |                                         | discard all of it: a fresh session knows no old ids |
 | the link is back    | quiet                                   | send                                                |
 
 A release that makes the agent speak leaves the reply *asked for*. Until that reply has begun and ended, or the ask has
@@ -65,6 +68,7 @@ from .events import (
     SayAsked,
     Sent,
     SessionEnded,
+    SessionLost,
     SpeechStarted,
     SpeechStopped,
     Start,
@@ -381,6 +385,10 @@ def _say_asked(m: TurnMachine, event: SayAsked) -> Decision:
 
 
 def _call_concluded(m: TurnMachine, event: CallConcluded) -> Decision:
+    o = m.find(event.key)
+    if o is not None and o.stage is Stage.READY and o.result is not None and o.result.interim:
+        # Nobody has been told yet that it takes longer, and now nobody has to be: the outcome is the answer.
+        return m._replace(owed=tuple([p._replace(result=event.result) if p is o else p for p in m.owed])), ()
     return release(m._replace(sayings=(*m.sayings, Saying(FollowUp(event.key, event.result)))), [])
 
 
@@ -440,6 +448,14 @@ def _link_lost(m: TurnMachine, event: LinkLost) -> Decision:
     return release(refuse(settle(m, tuple(kept), gone), UNSTARTED, _DROPPED, out), out)
 
 
+def _session_lost(m: TurnMachine, event: SessionLost) -> Decision:
+    """What was to be said is said in the fresh session; what was asked in the old one cannot be answered there."""
+    if m.link is not Link.DOWN:
+        return m, ()
+    out = tuple(Discard(o.key, DiscardedBy.ORPHANED) for o in m.owed)
+    return m._replace(owed=(), graced=frozenset(), settled=(), past=()), out
+
+
 def _link_resumed(m: TurnMachine, event: LinkResumed) -> Decision:
     if m.link is not Link.DOWN:
         return m, ()
@@ -479,6 +495,7 @@ _ROWS: dict[type, Callable[[TurnMachine, Any], Decision]] = {
     GraceExpired: _grace_expired,
     HoldExpired: _hold_expired,
     LinkLost: _link_lost,
+    SessionLost: _session_lost,
     LinkResumed: _link_resumed,
     ReadingPaused: _reading_paused,
     ReadingResumed: _reading_resumed,

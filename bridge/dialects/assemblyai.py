@@ -94,6 +94,10 @@ _KINDS: Final = {
 }
 
 
+# Bytes per sample and samples per second of each encoding.
+_OUTPUT_RATES: Final = {"audio/pcm": (2, 24_000), "audio/pcmu": (1, 8_000), "audio/pcma": (1, 8_000)}
+
+
 class AssemblyAIDialect:
     """The AssemblyAI Voice Agent protocol."""
 
@@ -187,12 +191,8 @@ class AssemblyAIDialect:
     def decode_client(self, message: Message) -> Iterator[ClientEvent]:
         """What a message of an application means; nothing for what does not concern tools, turns or the session."""
         match message:
-            case {"type": "session.update", "session": {"tools": list(tools), **session}}:
-                yield Setup(_names(tools), stored_agent=bool(session.get("agent_id")))
-            case {"type": "session.update", "session": {"agent_id": agent_id}}:
-                yield Setup(None, stored_agent=bool(agent_id))
             case {"type": "session.update"}:
-                yield Setup(None)
+                yield _setup(message)
             case {"type": "tool.result", "call_id": str(call_id)}:
                 output = _json_text(message.get("result"), absent="null")
                 yield ToolResults((ToolResult(call_id, output, is_error=message.get("is_error") is True),))
@@ -279,14 +279,33 @@ def _tool_call(message: Message) -> ToolCalled | Malformed:
     return ToolCalled(ToolCall(call_id, name, _json_text(arguments, absent="{}")), message=message)
 
 
+def _setup(message: Message) -> Setup:
+    session = message.get("session")
+    if not isinstance(session, Mapping):
+        return Setup(None)
+    listed = session.get("tools")
+    tools = _names(listed) if isinstance(listed, list) else None
+    return Setup(tools, stored_agent=bool(session.get("agent_id")), output_rate=_output_rate(session))
+
+
 def _setup_accepted(message: Message) -> SetupAccepted:
     config = message.get("config")
-    listed = config.get("tools") if isinstance(config, Mapping) else None
-    if not isinstance(listed, list):
+    if not isinstance(config, Mapping):
         return SetupAccepted(message=message)
+    listed, rate = config.get("tools"), _output_rate(config)
+    if not isinstance(listed, list):
+        return SetupAccepted(output_rate=rate, message=message)
     # A tool with an `http` block is run by the provider, which announces its calls all the same (seen live).
     remote = [tool for tool in listed if isinstance(tool, Mapping) and tool.get("http") is not None]
-    return SetupAccepted(_names(listed), _names(remote), message=message)
+    return SetupAccepted(_names(listed), _names(remote), rate, message=message)
+
+
+def _output_rate(session: Message) -> tuple[int, int] | None:
+    """How the agent's voice is encoded; each encoding has one rate."""
+    match session:
+        case {"output": {"format": {"encoding": str(encoding)}}}:
+            return _OUTPUT_RATES.get(encoding)
+    return None
 
 
 def _failed(message: Message, *, within_reply: bool = False) -> ProviderFailed:

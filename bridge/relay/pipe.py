@@ -76,10 +76,8 @@ class Pipe:
         "_closed",
         "_deadline",
         "_loop",
-        "_measured",
         "_next_ping",
         "application",
-        "last_media",
         "provider",
         "session",
         "settings",
@@ -94,30 +92,29 @@ class Pipe:
         self.application = kind(Side.APPLICATION, self, media=media, max_message=max_message)
         self.provider = kind(Side.PROVIDER, self, media=media, max_message=max_message)
         self.application.peer, self.provider.peer = self.provider, self.application
-        self.provider.media_came = self._voice_came
-        self.last_media = loop.time()
-        """When the provider last sent audio."""
         self._closed = closed
         self._loop = loop
         self._deadline: float | None = None
         self._next_ping = loop.time() + settings.ping_interval
         self._barrier = 0
         self._barrier_since: float | None = None
-        self._measured = (0, 0)
-        """Media of the provider, and bytes of their texts, that the session has been told of."""
 
     def start(self, application: Opening, provider: Opening) -> None:
         """Both handshakes are done."""
         self.application.take_over(application, self.settings.stall_timeout)
         self.provider.take_over(provider, self.settings.stall_timeout)
-        self.session.attach(self)
+        self._join(self.session)
         self.provider.begin(provider.early)
         self.application.begin(application.early)
 
     def adopt(self, session: RelaySession) -> None:
         """From now on this is the session: an application has come back to it."""
         self.session = session
-        self._measured = self.provider.walker.media, self.provider.walker.media_bytes
+        self._join(session)
+
+    def _join(self, session: RelaySession) -> None:
+        session.voice.comes_through(self.provider.walker)
+        self.provider.media_came = session.voice.came
         session.attach(self)
 
     # ------------------------------------------------------------------------------------------- what the session does
@@ -298,18 +295,6 @@ class Pipe:
                 leg.close(1001, "the session has ended")
             elif leg.closing is not Closing.LOST:
                 leg.transport.abort()
-
-    # ------------------------------------------------------------------------------------------- the agent's voice
-
-    def _voice_came(self) -> None:
-        """Audio came from the provider: tell the session how much, if that matters to it."""
-        self.last_media = now = self._loop.time()
-        playback = self.session.playback
-        if playback is not None:
-            walker, (media, size) = self.provider.walker, self._measured
-            self._measured = walker.media, walker.media_bytes
-            text = walker.media_bytes - size - (walker.media - media) * walker.envelope
-            playback.add(text * 3 // 4, now)  # three quarters of what is in base64
 
     def abort(self) -> None:
         """Cut both connections off."""

@@ -27,9 +27,12 @@ from typing import Any, Final, Self
 
 from websockets.http11 import Request, Response
 
+from ..approvals import Approvals
 from ..catalogue import Catalogue
 from ..errors import ConfigError
 from ..guards import Guards
+from ..journal import Journal
+from ..leftovers import Recovered
 from ..runner import Finished, Runner
 from ..tools.source import Source
 from ..tools.tool import Tool
@@ -77,7 +80,9 @@ class Relay:
     `tools` are written in Python; `sources` are opened on entering, on the loop on which tools run, and may change what
     they offer. `observers` see every step of every session as it happens; `finished` is told how each tool call ended;
     `lag`, four times a second, for how many seconds the slowest of all peers has not taken what waits for it. They are
-    called on the relay's loop, and must be quick. Entering raises `ConfigError` if a source cannot be opened.
+    called on the relay's loop, and must be quick. With a `journal`, which stays the caller's, tools whose effect is not
+    "read" run at most once, and only while it works; `owner` names this process in this life. Entering raises
+    `ConfigError` if a source cannot be opened.
     """
 
     def __init__(
@@ -90,15 +95,18 @@ class Relay:
         observers: tuple[Observer, ...] = (),
         finished: Callable[[Finished], None] | None = None,
         lag: Callable[[float], None] | None = None,
+        journal: Journal | None = None,
+        owner: str | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        self._observers = observers
         self._finished = finished
         self._lag = lag
         self._routes = tuple(routes)
         self._catalogue = Catalogue(tools, sources, changed=self._tools_changed)
         self._targets = self._aimed(self._routes, self._catalogue.tools)
-        self._tools = ToolThread(_runner(self._limits))
+        self._tools = ToolThread(_runner(self._limits, journal, owner))
+        durable = self._tools.runner.durable
+        self._observers: tuple[Observer, ...] = (*observers, *(() if durable is None else (durable,)))
         self._listen = Listen()
         self._servers: list[asyncio.Server] = []
         self._state = _State.SERVING
@@ -169,6 +177,11 @@ class Relay:
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
+    def stop_listening(self) -> None:
+        """Leave new connections to whoever else listens on this port; nobody is told that there is no room here."""
+        for server in self._servers:
+            server.close()
+
     async def drain(self, seconds: float) -> int:
         """Take no new sessions, let the running ones go on for so long, then end them: how many had to be ended."""
         self._state = _State.DRAINING
@@ -194,8 +207,7 @@ class Relay:
             call.pipe.abort()
         for session_id in list(self._kept):
             self._forget(session_id)
-        for server in self._servers:
-            server.close()
+        self.stop_listening()
         await self._emptied_within(1.0)
         while self._closings:
             await asyncio.wait(self._closings)
@@ -211,7 +223,13 @@ class Relay:
 
     @property
     def ready(self) -> str:
-        """Why it takes no sessions now; empty if it does."""
+        """Why no session should come here now; empty if all is well."""
+        durable = self.runner.durable
+        return self._closed_to_new or ("" if durable is None else durable.trouble)
+
+    @property
+    def _closed_to_new(self) -> str:
+        """Why it takes no sessions now. One that comes although the journal is out of order has the tools that read."""
         if not self._servers:
             return "not listening"
         if self._state is _State.DRAINING:
@@ -243,9 +261,23 @@ class Relay:
     # ------------------------------------------------------------------------------------------- its tools
 
     @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What a session that begins now is given."""
+        return self._catalogue.tools
+
+    @property
+    def approvals(self) -> Approvals:
+        """The calls that wait to be approved, and how to decide them."""
+        return self._tools.runner.approvals
+
+    @property
     def guards(self) -> Guards:
         """What keeps tools from being called; a tool can be switched off and on there."""
         return self._tools.runner.guards
+
+    async def recover(self, *, dead: Callable[[str], bool] | None = None) -> tuple[Recovered, ...]:
+        """Bring to an end what processes have left in the journal that died; see `Runner.recover`."""
+        return await self._tools.do(self.runner.recover(self.tools, dead=dead))
 
     async def replace(
         self, routes: Sequence[Route], tools: Mapping[str, Tool] | None = None, sources: Sequence[Source] = ()
@@ -270,6 +302,7 @@ class Relay:
 
     def _tools_changed(self, tools: Mapping[str, Tool]) -> None:
         """Called on the tools' loop."""
+        self.approvals.keep(tools)
         with suppress(RuntimeError):  # the relay's loop has closed
             self._loop.call_soon_threadsafe(self._take_tools, tools)
 
@@ -332,7 +365,7 @@ class Relay:
     def _admit(self, opening: Opening, request: Request) -> tuple[Target, str]:
         peer = opening.transport.get_extra_info("peername")
         target, path = admit(request, peer, self._listen, self._targets)
-        if reason := self.ready:
+        if reason := self._closed_to_new:
             raise Refusal(503, f"no session now: {reason}", "raise max_sessions, or add a worker, if it is full")
         return target, path
 
@@ -412,12 +445,14 @@ class Relay:
             self._lag(lag)
 
 
-def _runner(limits: Limits) -> Runner:
+def _runner(limits: Limits, journal: Journal | None, owner: str | None) -> Runner:
     return Runner(
         max_concurrent=limits.max_concurrent_tools,
         max_threads=limits.max_threads,
         max_failures=limits.max_tool_failures,
         failure_pause=limits.tool_pause,
+        journal=journal,
+        owner=owner,
     )
 
 

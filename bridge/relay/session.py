@@ -16,7 +16,6 @@ from typing import Protocol
 
 import orjson
 
-from ..audio import PlaybackClock
 from ..core.conversation import Conversation, Step
 from ..core.dialect import Delivery, Dialect
 from ..core.events import (
@@ -61,6 +60,7 @@ from ..timers import Timers
 from ..tools.tool import Tool
 from .frames import Message, Opcode, frame
 from .tool_thread import FarCalls
+from .voice import Voice
 
 __all__ = ["Ends", "RelaySession", "SessionSettings"]
 
@@ -87,11 +87,6 @@ class Ends(Protocol):
         """Does the provider not take what is sent to it?"""
         ...
 
-    @property
-    def last_media(self) -> float:
-        """When the provider last sent audio."""
-        ...
-
     def to_application(self, data: bytes) -> None: ...
 
     def to_provider(self, data: bytes) -> None: ...
@@ -109,7 +104,6 @@ class SessionSettings:
     tools: Mapping[str, Tool]
     show_calls: bool = False
     delivery: Delivery | None = None
-    output_rate: tuple[int, int] = (2, 24_000)
     owed_timeout: float = 5.0
     setup_timeout: float = 5.0
 
@@ -156,9 +150,7 @@ class RelaySession:
         self._timers = Timers(self._deadline, self._time_is_up)
         # It only starts, discards and closes, which both can; where they run is their own matter.
         self._running = Running(calls, self._host(), settings.tools)
-        listens = any(t.spec.start is Start.AFTER_REPLY or t.filler is not None for t in settings.tools.values())
-        self.playback = PlaybackClock(*settings.output_rate) if listens else None
-        """Is told of the provider's audio, if any tool depends on when it has been heard."""
+        self.voice = Voice(self._loop.time, measured=_must_be_heard(settings.tools))
         self._ends: Ends | None = None
         self._unsent: tuple[CallKey, ...] = ()
         self._last_life = self._opened = self._loop.time()
@@ -201,6 +193,8 @@ class RelaySession:
     def replace_tools(self, tools: Mapping[str, Tool]) -> None:
         """From now on our tools are these. The agent is told as soon as nobody speaks; what runs goes on as it is."""
         if not self.ended:
+            if _must_be_heard(tools):
+                self.voice.measure()
             self._running.versions.offer(tools)
             self._perform(self._conversation.replace_tools(tuple(tool.spec for tool in tools.values())))
             self._running.versions.keep(self._conversation.versions)
@@ -208,6 +202,11 @@ class RelaySession:
     async def aclose(self) -> None:
         """Stop what still runs."""
         await self._running.aclose()
+
+    @property
+    def delivery(self) -> Delivery:
+        """How its provider wants its results."""
+        return self._delivery
 
     @property
     def ended(self) -> bool:
@@ -264,7 +263,9 @@ class RelaySession:
         self._perform(step, message)
         for event in step.events:
             match event:
-                case Setup():
+                case Setup(output_rate=rate):
+                    if self._setup is not _Setup.SAID:  # later ones cannot change the format
+                        self.voice.is_encoded(rate)
                     self._setup = _Setup.SAID
                 case SetupLeftAlone(reason):
                     logger.warning("session %s: the agent does not know our tools: %s", self.name, reason)
@@ -288,12 +289,10 @@ class RelaySession:
 
     def _perform(self, step: Step, came: Message | None = None) -> None:
         self._observe(step)
+        self._running.saw(step)
         for event in step.events:
             if isinstance(event, FromProvider):
                 self._hear(event)
-            elif isinstance(event, Sent):
-                for key in event.keys:
-                    self._running.settled(key, "sent")
             elif isinstance(event, ToolsNotTaken):
                 logger.warning("session %s: the provider did not take the tools %s", self.name, ", ".join(event.names))
         sent: list[CallKey] = []
@@ -340,13 +339,14 @@ class RelaySession:
     def _hear(self, event: ServerEvent) -> None:
         self._last_life = self._loop.time()
         match event:
-            case SpeechStarted() if self.playback is not None:
-                self.playback.flush()
+            case SpeechStarted():
+                self.voice.flush()
             case SessionReady(session_id):
                 self.provider_session_id = session_id
             case ProviderEnded():
                 self.end("the provider ended it")
-            case SetupAccepted():
+            case SetupAccepted(output_rate=rate):
+                self.voice.is_encoded(rate)
                 self._running.versions.keep(self._conversation.versions)
             case ProviderFailed(code, text):
                 logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
@@ -386,7 +386,7 @@ class RelaySession:
             case AskExpired():
                 return since + self._delivery.ask_timeout
             case ReplyHeard():
-                return max(since, self._heard_until)
+                return max(since, self.voice.heard_until)
             case HoldExpired():
                 speaking = self._machine.user is User.SPEAKING
                 return self._life + (self._delivery.max_speech if speaking else self._delivery.max_hold)
@@ -399,16 +399,20 @@ class RelaySession:
     @property
     def _life(self) -> float:
         """The latest sign of life; audio is one, and is not read."""
-        return max(self._last_life, self._ends.last_media if self._ends is not None else 0.0)
-
-    @property
-    def _heard_until(self) -> float:
-        return self.playback.end if self.playback is not None else 0.0
+        return max(self._last_life, self.voice.last)
 
     def _silent_since(self) -> float | None:
         if not self._conversation.machine.window_open:
             return None
-        return max(self._life, self._heard_until)
+        return max(self._life, self.voice.heard_until)
+
+
+def _must_be_heard(tools: Mapping[str, Tool]) -> bool:
+    """Does any of these tools depend on when the agent's voice has been heard?"""
+    return any(
+        tool.spec.start is Start.AFTER_REPLY or tool.filler is not None or tool.spoken_progress
+        for tool in tools.values()
+    )
 
 
 def _framed(each: Frame, *, masked: bool) -> bytes:

@@ -30,8 +30,6 @@ class Upstream:
     """Does the application see calls of our tools?"""
     delivery: Delivery | None = None
     """Instead of the dialect's."""
-    output_rate: tuple[int, int] = (2, 24_000)
-    """Bytes per sample and samples per second of the agent's voice, which tell when a reply has been heard."""
     pings: Pings = Pings.PASS
     on_application_loss: OnLoss = OnLoss.END
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ..core.events import CallKey, ToolCall
+from ..core.events import CallKey, ToolCall, ToolResult
 from ..errors import SessionClosed
 from ..runner import Calls, Finished, Runner
 from ..tools.tool import CallContext, Tool
@@ -41,7 +41,6 @@ class ToolThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.runner.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_TIMEOUT)
 
@@ -58,6 +57,8 @@ class ToolThread:
 
     def _run(self) -> None:
         self._loop.run_forever()
+        self._loop.run_until_complete(self.runner.aclose(_END_TIMEOUT / 2))
+        self.runner.close()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0))
@@ -83,10 +84,14 @@ class FarCalls:
         known: Iterable[str],
         context: CallContext,
         report: Callable[[Finished], None],
+        *,
+        interim: Callable[[CallKey, ToolResult], None] | None = None,
     ) -> None:
-        """Begin a call. `report` is called on this loop."""
+        """Begin a call. `report` and `interim` are called on this loop."""
+        back = None if interim is None else partial(self._back, interim)
+        there = partial(self._start, interim=back)
         self._there.call_soon_threadsafe(
-            self._start, key, call, tool, tuple(known), context, partial(self._back, report)
+            there, key, call, tool, tuple(known), context, partial(self._back, partial(self._report, report))
         )
 
     def discard(self, key: CallKey) -> None:
@@ -110,13 +115,13 @@ class FarCalls:
         # A tool that keeps its loop to itself keeps this waiting, too.
         await asyncio.wait([done], timeout=2 * timeout)
 
-    def _start(self, *call: Any) -> None:
+    def _start(self, *call: Any, interim: Callable[[CallKey, ToolResult], None] | None) -> None:
         with suppress(SessionClosed):  # it ended while this was on its way
-            self._calls.start(*call)
+            self._calls.start(*call, interim=interim)
 
-    def _back(self, report: Callable[[Finished], None], finished: Finished) -> None:
+    def _back(self, tell: Callable[..., None], *what: Any) -> None:
         with suppress(RuntimeError):  # the relay's loop has closed, and nobody is left to hear
-            self._here.call_soon_threadsafe(self._report, report, finished)
+            self._here.call_soon_threadsafe(tell, *what)
 
     def _report(self, report: Callable[[Finished], None], finished: Finished) -> None:
         if self._finished is not None:

@@ -76,7 +76,6 @@ def _session_settings(route: Route, tools: Mapping[str, Tool], limits: Limits) -
         tools=dict(tools if route.tools is None else route.tools),
         show_calls=upstream.show_calls,
         delivery=upstream.delivery,
-        output_rate=upstream.output_rate,
         owed_timeout=limits.owed_timeout,
         setup_timeout=limits.setup_timeout,
     )

@@ -197,6 +197,8 @@ class Rules:
     """Refuse every new session with this code, such as `at_capacity`, and 1008."""
     stored_agents: frozenset[str] = frozenset()
     """The values of `agent_id` that exist."""
+    session_limit: float = 3600.0
+    """From each `session.ready`, the first and those of resumes, to `session.ended`: what `expires_at` says."""
     resumable: bool = True
     """If not, every resume is refused with `session_not_found`."""
     resume_grace: float = 30.0

@@ -38,7 +38,6 @@ from bridge.simulator.wire import Link, Wire
 
 __all__ = ["Session"]
 
-_LIFETIME: Final = 3600
 _WRONG_RATE_SECONDS: Final = 10.0
 _HEAD_START: Final = 1.0
 
@@ -273,8 +272,14 @@ class Session:
     def _send_ready(self) -> None:
         """A new token comes with every `session.ready`, and only the newest counts."""
         self.resume_token = secrets.token_urlsafe(24)
-        expires_at = int(time.time()) + _LIFETIME
+        expires_at = int(time.time() + self._rules.session_limit * self._pace)
         self._wire.send("session.ready", session_id=self.id, expires_at=expires_at, resume_token=self.resume_token)
+        self._tasks.start_soon(self._expire, self.resume_token)
+
+    async def _expire(self, token: str) -> None:
+        await self._clock.sleep(self._rules.session_limit)
+        if token == self.resume_token:
+            self.hang_up()
 
     def _send_ended(self) -> None:
         self._wire.send("session.ended", session_duration_seconds=self._clock.now, audio_duration_seconds=None)

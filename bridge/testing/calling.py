@@ -12,7 +12,7 @@ import orjson
 from ..core.events import CallKey, ToolCall
 from ..runner import Finished, Outcome, Runner
 from ..tools.encode import encode
-from ..tools.policy import Example
+from ..tools.policy import NOT_GIVEN, Example
 from ..tools.tool import CallContext, Tool
 
 __all__ = ["Asked", "check_examples", "run_tool"]
@@ -87,7 +87,7 @@ def _fault(example: Example, finished: Finished) -> str:
     """What is not as the example has it."""
     if finished.outcome is not Outcome.OK:
         return f"{finished.outcome.value}: {finished.result.output}"
-    if example.result is ...:
+    if example.result is NOT_GIVEN:
         return ""
     expected = encode(example.result)
     if orjson.loads(expected) == orjson.loads(finished.result.output):

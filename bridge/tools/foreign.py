@@ -27,7 +27,7 @@ import orjson
 
 from ..errors import ConfigError, InvalidArguments
 from .plain import plain
-from .schema import SHOWN, Parameters, expected, kind_of, property_names
+from .schema import EXPECTED, SHOWN, Parameters, expected, kind_of, property_names
 
 __all__ = ["accept", "safe_name"]
 
@@ -100,7 +100,7 @@ def _object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(what: str, schema: Mapping[str, Any]) -> InvalidArguments:
-    return InvalidArguments(f"{what}. Expected: {expected(schema) or 'no arguments'}")
+    return InvalidArguments(f"{what}{EXPECTED}{expected(schema)}")
 
 
 def _known(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> dict[str, Any]:

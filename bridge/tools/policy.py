@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from ..errors import ConfigError
 
-__all__ = ["Dedupe", "Example", "Rate"]
+__all__ = ["NOT_GIVEN", "Approval", "Dedupe", "Example", "Rate"]
+
+Approval = Literal["always_allow", "always_ask", "always_deny"]
+"""Whether a call may run: at once, once a person has approved it, or not at all."""
 
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _RATE = re.compile(r"(\d+)\s*/\s*(?:(\d+)\s*)?(second|minute|hour)s?")
+
+
+NOT_GIVEN: Final = object()
+"""Stands for a result that may be anything; `None` is one that has to be null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +63,4 @@ class Example:
     """A call for tests and checks: its arguments have to fit, and where `result` is given it has to come out."""
 
     arguments: Mapping[str, Any]
-    result: Any = field(default=...)
+    result: Any = NOT_GIVEN

@@ -41,10 +41,12 @@ try:
 except ImportError:  # the extra "docstrings"
     docstring_parser = None  # type: ignore[assignment]  # tested for before every use
 
-__all__ = ["SHOWN", "Parameters", "describe", "expected", "innermost", "kind_of", "property_names"]
+__all__ = ["EXPECTED", "SHOWN", "Parameters", "describe", "expected", "innermost", "kind_of", "property_names"]
 
 logger = logging.getLogger("bridge.tools")
 
+EXPECTED = ". Expected: "
+"""Between what is wrong with arguments and what they should be."""
 SHOWN = 20
 """How many parameters or faults an error text lists at most."""
 
@@ -207,14 +209,15 @@ def _complaint(error: ValidationError, schema: Mapping[str, Any]) -> str:
         case _:
             names = property_names(schema)
             what = "; ".join(dict.fromkeys(_fault(each, names) for each in faults[:SHOWN]))
-    return f"{what}. Expected: {expected(schema) or 'no arguments'}"
+    return f"{what}{EXPECTED}{expected(schema)}"
 
 
 def expected(schema: Mapping[str, Any]) -> str:
     """The parameters with their types, as in `guests (integer), note (string, optional)`."""
     required = schema.get("required", ())
     shown = list(schema["properties"].items())[:SHOWN]
-    return ", ".join(f"{name} ({kind_of(each)}{'' if name in required else ', optional'})" for name, each in shown)
+    words = (f"{name} ({kind_of(each)}{'' if name in required else ', optional'})" for name, each in shown)
+    return ", ".join(words) or "no arguments"
 
 
 def _fault(error: ErrorDetails, names: frozenset[str]) -> str:

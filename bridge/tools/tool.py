@@ -15,60 +15,60 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
 import orjson
 
-from ..core.events import CallKey, Deliver, Start, ToolSpec
-from ..errors import ConfigError
-from .policy import Dedupe, Example, Rate
-from .schema import Parameters, describe, innermost
+from ..core.events import Deliver, Start, ToolSpec
+from ..errors import ConfigError, InvalidArguments
+from .call import CallContext, Parked
+from .policy import Approval, Dedupe, Example, Rate
+from .schema import EXPECTED, Parameters, describe, expected, innermost
 
-__all__ = ["CallContext", "Effect", "Policy", "Tool", "ToolOptions", "Toolset", "make_tool"]
+__all__ = ["CallContext", "CheckOutcome", "Effect", "Parked", "Policy", "Tool", "ToolOptions", "Toolset", "make_tool"]
 
 Effect = Literal["read", "write", "terminal"]
 """What running a tool does: looks something up, changes something, or ends something for good (the call, say)."""
 
 OnInterrupt = Literal["finish", "cancel"]
 
+OnSessionEnd = Literal["finish", "cancel"]
+
+CheckOutcome = Callable[[Mapping[str, Any], str], Awaitable[object]]
+"""From the checked arguments, and the ticket of the call (`CallContext.ticket`), to the call's result."""
+
+ApprovalRule = Approval | Callable[[Mapping[str, Any], CallContext], Approval]
+"""Must a person approve a call? Always the same, or by its checked arguments: a quick function, which is not awaited.
+
+A function that fails, or that returns anything else, forbids the call.
+"""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROVIDER_MARGIN = 1.0
 """Seconds that a provider is told to wait beyond our own limits, so that our answer comes first."""
 
-
-class EndSession(Protocol):
-    def __call__(self, reason: str = "", /) -> None: ...
-
-
 _TERMINAL = Dedupe(3600)
 
-
-def _nowhere(text: str = "", /) -> None:
-    """What a tool says when no session listens."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class CallContext:
-    """What a tool may know of the call it serves: it takes one by a parameter of this type, hidden from the model.
-
-    The three functions only put something into a queue: they never wait, may be called from any thread, and raise
-    `SessionClosed` once the session is closing. Made by hand, as in a test of a tool, they do nothing.
-    """
-
-    session_id: str
-    key: CallKey
-    tool: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the host passed when it opened the session."""
-    progress: Callable[[str], None] = _nowhere
-    """Note how far the work has come, for observers. Does not extend the timeout."""
-    say: Callable[[str], None] = _nowhere
-    """Have the agent say something as soon as that talks over nobody."""
-    end_session: EndSession = _nowhere
-    """End the session once what is owed has been sent."""
+_LIMITS = (
+    "timeout",
+    "answer_within",
+    "follow_up_within",
+    "approval_timeout",
+    "queue_timeout",
+    "filler_after",
+    "result_limit",
+    "concurrency",
+    "session_concurrency",
+)
+_CHOICES = {
+    "effect": get_args(Effect),
+    "on_interrupt": get_args(OnInterrupt),
+    "on_session_end": get_args(OnSessionEnd),
+    "approval": get_args(Approval),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,27 @@ class Tool:
     blocking: bool = False
     """Is `invoke` to be called in a thread?"""
     timeout: float = 10.0
-    """Seconds for the whole run, counted from its start."""
+    """Seconds for the whole run, counted from its start; also if it goes on after an interim result."""
+    answer_within: float | None = None
+    """Seconds from the call after which the agent is told that nothing has happened yet, if that is so. The call goes
+    on as a parked one, and its outcome is told later, once. None: the agent waits for the result."""
+    interim: str = ""
+    """What the agent is told then, instead of our own words."""
+    follow_up_within: float | None = None
+    """Seconds from then for which the outcome is worth telling; later it is kept, but not told. None: always."""
+    on_session_end: OnSessionEnd | None = None
+    """Does a parked call go on when its session ends? None: "cancel" if its effect is "read", else "finish"."""
+    approval: ApprovalRule = "always_allow"
+    """Must a person approve the call before it runs?"""
+    approval_timeout: float = 60.0
+    """Seconds for that; they do not count towards the other limits."""
     queue_timeout: float = 5.0
     """Seconds that a call may wait for its start before it is answered "busy"."""
     effect: Effect = "write"
     idempotent: bool | None = None
     """May it be run again when nobody knows whether it ran? None: if its effect is "read"."""
+    check_outcome: CheckOutcome | None = None
+    """Looks after a crash whether a call that had begun has happened, and returns its result; raises if it has not."""
     on_interrupt: OnInterrupt = "finish"
     """What happens to a run when the user interrupts the reply that asked for it."""
     result_limit: int = 32 * 1024
@@ -122,8 +137,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if self.spec.timeout is None:
-            told = self.timeout + self.queue_timeout + _PROVIDER_MARGIN
-            object.__setattr__(self, "spec", replace(self.spec, timeout=told))
+            object.__setattr__(self, "spec", replace(self.spec, timeout=self._longest + _PROVIDER_MARGIN))
         name = self.spec.name
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no tool name: 1 to 64 of A-Z a-z 0-9 _ - are allowed; pass name=...")
@@ -132,17 +146,28 @@ class Tool:
                 f"tool {name}: no reply follows a call that is on hold, so it would never start; "
                 "leave out hold, or pass start='now'"
             )
-        for limit in ("timeout", "queue_timeout", "filler_after", "result_limit", "concurrency", "session_concurrency"):
+        for limit in _LIMITS:
             value = getattr(self, limit)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"tool {name}: {limit} must be a number greater than 0")
-        for choice, choices in (("effect", Effect), ("on_interrupt", OnInterrupt)):
-            if getattr(self, choice) not in get_args(choices):
-                raise ConfigError(f"tool {name}: {choice} must be one of {', '.join(get_args(choices))}")
+        if self.on_session_end is None:
+            object.__setattr__(self, "on_session_end", "cancel" if self.effect == "read" else "finish")
+        for choice, choices in _CHOICES.items():
+            value = getattr(self, choice)
+            if value not in choices and not (choice == "approval" and callable(value)):
+                raise ConfigError(f"tool {name}: {choice} must be one of {', '.join(choices)}")
         if self.effect == "terminal" and self.dedupe is None:
             object.__setattr__(self, "dedupe", _TERMINAL)  # whoever has hung up need not do it again
         if self.hidden:
             object.__setattr__(self, "spec", replace(self.spec, parameters=_without(self.hidden, self.spec.parameters)))
+
+    @property
+    def _longest(self) -> float:
+        """Seconds until the agent has an answer, at most."""
+        if self.answer_within is not None:
+            return self.answer_within
+        asking = 0.0 if self.approval == "always_allow" else self.approval_timeout
+        return asking + self.queue_timeout + self.timeout
 
     @property
     def repeatable(self) -> bool:
@@ -151,13 +176,26 @@ class Tool:
 
     def arguments(self, text: str, context: CallContext) -> dict[str, Any]:
         """What a model sent, checked, and with what is hidden from it filled in. Raises `InvalidArguments`."""
-        return self.check(_filled(text, self.hidden, context) if self.hidden else text)
+        if not self.hidden:
+            return self.check(text)
+        try:
+            return self.check(_filled(text, self.hidden, context))
+        except InvalidArguments as error:
+            what = str(error).partition(EXPECTED)[0]
+            raise InvalidArguments(f"{what}{EXPECTED}{expected(orjson.loads(self.spec.parameters))}") from None
 
 
 class Policy(TypedDict, total=False):
     """What can be said about a tool of any kind; see the fields of `Tool`. What is left out follows from its effect."""
 
     timeout: float
+    answer_within: float | None
+    interim: str
+    follow_up_within: float | None
+    on_session_end: OnSessionEnd | None
+    approval: ApprovalRule
+    approval_timeout: float
+    check_outcome: CheckOutcome | None
     queue_timeout: float
     effect: Effect
     idempotent: bool | None

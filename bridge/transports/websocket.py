@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
@@ -16,6 +17,12 @@ __all__ = ["WebSocketTransport"]
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds for the close handshake; after that the connection is cut off."""
+_PING_EVERY = 5.0
+_PING_TIMEOUT = 10.0
+"""Seconds without an answer to a ping. A network that is gone without a word is noticed after 15 at most: early enough
+for a provider that keeps a lost session for 30."""
+_TOO_BIG = 1009
+"""Close code of whoever was sent a frame beyond its limit."""
 
 
 class WebSocketTransport:
@@ -37,6 +44,8 @@ class WebSocketTransport:
                 compression=None,  # base64 audio hardly shrinks, and deflating costs more than all the rest
                 open_timeout=timeout,
                 close_timeout=_CLOSE_TIMEOUT,
+                ping_interval=_PING_EVERY,
+                ping_timeout=_PING_TIMEOUT,
                 max_size=max_size,
                 max_queue=64,
             )
@@ -60,10 +69,20 @@ class WebSocketTransport:
         except ConnectionClosed as closed:
             raise _lost(closed) from None
 
+    async def receipt(self) -> Awaitable[object]:
+        # Frames are answered in their order, so that a pong confirms all that was sent before its ping.
+        try:
+            return await self._connection.ping()
+        except ConnectionClosed as closed:
+            raise _lost(closed) from None
+
+    def abort(self) -> None:
+        self._connection.transport.abort()
+
     async def aclose(self) -> None:
         with anyio.move_on_after(_CLOSE_TIMEOUT), contextlib.suppress(Exception):
             await self._connection.close()
-        self._connection.transport.abort()
+        self.abort()
 
 
 def _refusal(status: int) -> Exception:
@@ -80,6 +99,10 @@ def _refusal(status: int) -> Exception:
 
 def _lost(closed: ConnectionClosed) -> TransportError:
     received = closed.rcvd
+    if closed.sent is not None and closed.sent.code == _TOO_BIG:
+        return TransportError(
+            "the provider sent a frame that is too big: see SessionOptions.max_frame", close_code=_TOO_BIG
+        )
     if received is None:
         return TransportError("the connection to the provider dropped", close_code=1006)
     reason = f": {received.reason}" if received.reason else ""

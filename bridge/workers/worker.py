@@ -54,15 +54,15 @@ def work() -> None:
     try:
         sidecar = read(config, overrides)
         log_to_stderr(sidecar.settings.log.level, order["worker"])
-        run_loop(obey(parent, sidecar, Reloader(config, overrides, sidecar)))
+        run_loop(obey(parent, sidecar, Reloader(config, overrides, sidecar), order["worker"]))
     except ConfigError as fault:
         parent.sendall(packed({"failed": str(fault)}))
         sys.exit(2)
 
 
-async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = None) -> None:
+async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = None, worker: int = 1) -> None:
     """Serve until the parent has closed its end of the pair, or SIGTERM. Raises `ConfigError`."""
-    async with serving(sidecar) as (relay, metrics), anyio.create_task_group() as answering:
+    async with serving(sidecar, worker) as (relay, metrics), anyio.create_task_group() as answering:
         channel = await Channel.over(parent)
         answers = _Answers(channel, relay, metrics, reload)
         stop = anyio.Event()
@@ -92,6 +92,7 @@ async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = 
 
 
 async def _drain(relay: Relay, seconds: float) -> None:
+    relay.stop_listening()  # the other workers take what is new
     if relay.sessions:
         logger.info("no new sessions; %d are open and have %g s", len(relay.sessions), seconds)
     left = await relay.drain(seconds)

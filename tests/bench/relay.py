@@ -30,6 +30,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -119,16 +120,22 @@ def serve_as(kind: str, listen: int, upstream: int, certificate: str) -> None:
         asyncio.run(run(listen, url, tls))
 
 
+@cache
+def runs(program: str) -> bool:
+    """Is it installed, with all that it needs?"""
+    return shutil.which(program) is not None and subprocess.run([program, "-v"], capture_output=True).returncode == 0
+
+
 def command(variant: str, listen: int, upstream: int, folder: Path) -> list[str] | None:
     """How to start this variant; None if it is not installed."""
     kind = variant.replace("+tls", "")
     tls = kind != variant
     if kind == "nginx":
         (folder / "nginx.conf").write_text(_NGINX.format(d=folder, listen=listen, up=upstream, s="s" if tls else ""))
-        return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")] if shutil.which("nginx") else None
+        return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")] if runs("nginx") else None
     if kind == "haproxy":
         (folder / "haproxy.cfg").write_text(_HAPROXY.format(listen=listen, up=upstream))
-        return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")] if shutil.which("haproxy") else None
+        return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")] if runs("haproxy") else None
     certificate = str(folder / "cert.pem") if tls else ""
     return [sys.executable, __file__, "--serve", kind, str(listen), str(upstream), certificate]
 

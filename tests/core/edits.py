@@ -377,6 +377,21 @@ EDITS = {
         "release(m._replace(sayings=(*m.sayings, Saying(ReplyRequest(event.instructions)))), [])",
         "(m._replace(sayings=(*m.sayings, Saying(ReplyRequest(event.instructions)))), ())",
     ),
+    "an outcome is told beside its interim result": Edit(
+        "if o is not None and o.stage is Stage.READY and o.result is not None and o.result.interim:", "if False:"
+    ),
+    "an outcome takes the place of what is on its way": Edit(
+        "if o is not None and o.stage is Stage.READY and o.result is not None and o.result.interim:",
+        "if o is not None and o.result is not None and o.result.interim:",
+        False,
+    ),
+    "an outcome takes the place of a result": Edit(
+        "o.result is not None and o.result.interim:", "o.result is not None:", False
+    ),
+    "an outcome takes the place of every result": Edit(
+        "p._replace(result=event.result) if p is o else p for p in m.owed",
+        "p._replace(result=event.result) for p in m.owed",
+    ),
     "an outcome is forgotten": Edit(
         "release(m._replace(sayings=(*m.sayings, Saying(FollowUp(event.key, event.result)))), [])",
         "release(m, [])",
@@ -474,6 +489,31 @@ EDITS = {
     "a lost link leaves what waits": Edit(
         "return release(refuse(settle(m, tuple(kept), gone), UNSTARTED, _DROPPED, out), out)",
         "return release(settle(m, tuple(kept), gone), out)",
+    ),
+    "a session is lost while its link is up": Edit(
+        "    if m.link is not Link.DOWN:\n        return m, ()\n    out = tuple(", "    out = tuple("
+    ),
+    "a session that is lost leaves its calls": Edit(
+        "m._replace(owed=(), graced=frozenset(), settled=(), past=())",
+        "m._replace(graced=frozenset(), settled=(), past=())",
+    ),
+    "a session that is lost leaves its graces": Edit(
+        "m._replace(owed=(), graced=frozenset(), settled=(), past=())",
+        "m._replace(owed=(), settled=(), past=())",
+        False,
+    ),
+    "a session that is lost leaves the ids of its turn": Edit(
+        "m._replace(owed=(), graced=frozenset(), settled=(), past=())",
+        "m._replace(owed=(), graced=frozenset(), past=())",
+        False,
+    ),
+    "a session that is lost leaves the ids of its past": Edit(
+        "m._replace(owed=(), graced=frozenset(), settled=(), past=())",
+        "m._replace(owed=(), graced=frozenset(), settled=())",
+        False,
+    ),
+    "what is orphaned counts as ended": Edit(
+        "Discard(o.key, DiscardedBy.ORPHANED)", "Discard(o.key, DiscardedBy.END)", False
     ),
     "a link is back that was never lost": Edit(
         "    if m.link is not Link.DOWN:\n        return m, ()\n    return", "    return"

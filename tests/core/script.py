@@ -5,7 +5,8 @@
     assert story("done r1") == ["send c1"]
 
 A line is a verb and what it is about. `call`, `careful`, `held`, `eager`, ... are calls of tools with those choices;
-`end c1` ends a tool, `cut r1` interrupts a reply, `words i1` and `final i1` are the caller's words.
+`end c1` ends a tool, `park c1` has it go on after an interim result (`c1?`), and `concluded c1` is its outcome then;
+`cut r1` interrupts a reply, `words i1` and `final i1` are the caller's words.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from bridge.core.events import (
     SayAsked,
     Sent,
     SessionEnded,
+    SessionLost,
     SpeechStarted,
     SpeechStopped,
     ToolCall,
@@ -128,12 +130,14 @@ class Story:
                 return Transcript("agent", "words", False, about)
             case "end":
                 return ToolFinished(self._key(about), ToolResult(about.partition("@")[0], "1"))
+            case "park":
+                return ToolFinished(self._key(about), ToolResult(about, "0", interim=True))
             case "sent":
                 return Sent(tuple(map(self._key, about.split(","))))
             case "cancel":
                 return CallsCancelled(tuple(about.split(",")))
             case "concluded":
-                return CallConcluded(CallKey(0, about), ToolResult(about, "1"))
+                return CallConcluded(self._key(about), ToolResult(about, "1"))
             case "say":
                 return SayAsked(about)
             case "filler":
@@ -164,6 +168,7 @@ _PLAIN = {
     "ask expired": AskExpired(),
     "hold expired": HoldExpired(),
     "lost": LinkLost(),
+    "forgotten": SessionLost(),
     "resumed": LinkResumed(),
     "paused": ReadingPaused(),
     "unpaused": ReadingResumed(),
@@ -186,7 +191,7 @@ def worded(output: TurnOutput) -> str:
         case Hold(key, reason):
             return f"hold {key.call_id}: {reason.name.lower()}"
         case ToolResults(results, quiet):
-            return f"send{' quietly' * quiet} {','.join(r.call_id for r in results)}"
+            return f"send{' quietly' * quiet} {','.join(r.call_id + '?' * r.interim for r in results)}"
         case FollowUp(key):
             return f"follow up {key.call_id}"
         case ReplyRequest(instructions):

@@ -42,6 +42,7 @@ from bridge.core.events import (
     Sent,
     ServerEvent,
     SessionEnded,
+    SessionLost,
     SessionReady,
     Setup,
     SetupAccepted,
@@ -97,6 +98,7 @@ def answered(call_id: str = "c1") -> str:
 
 
 REFUSED = frame("session.error", code="invalid_value")
+READY = frame("session.ready", session_id="s1")
 STARTED = frame("reply.started", reply_id="r1")
 DONE = frame("reply.done", reply_id="r1")
 
@@ -750,6 +752,53 @@ def test_a_replacement_waits_for_a_connection() -> None:
     conversation.from_here(LinkLost())
     assert conversation.replace_tools([CAREFUL]) == Step()
     assert listed(sent(conversation.from_here(LinkResumed()))[0]) == ["theirs", "careful"]
+
+
+def test_a_replacement_that_was_not_answered_before_a_drop_is_sent_again() -> None:
+    conversation = agreed()
+    conversation.replace_tools([CAREFUL])
+    conversation.from_here(LinkLost())
+    assert conversation.replacement_waits
+    assert conversation.tools == {"ours"}
+    conversation.from_provider(READY)
+    assert listed(sent(conversation.from_here(LinkResumed()))[0]) == ["theirs", "careful"]
+    conversation.from_provider(updated("theirs", "careful"))
+    assert conversation.tools == {"careful"}
+
+
+def test_a_setup_of_the_application_that_was_not_answered_before_a_drop_is_the_applications_business() -> None:
+    conversation = agreed()
+    conversation.from_app(update("other"))
+    conversation.from_here(LinkLost())
+    assert not conversation.replacement_waits
+    assert conversation.setup_pending
+
+
+def test_the_setup_of_a_fresh_session_lists_our_tools_as_they_are_wanted_now() -> None:
+    conversation = agreed()
+    conversation.from_provider(called("ours"))
+    conversation.from_here(LinkLost())
+    conversation.replace_tools([CAREFUL])
+    step = conversation.from_here(SessionLost())
+    assert step.outputs == (Discard(KEY, DiscardedBy.ORPHANED),)
+    (message,) = sent(conversation.begin_again(update()))
+    assert listed(message) == ["careful"]
+    assert not conversation.replacement_waits
+    assert conversation.tools == set()
+    conversation.from_provider(updated("careful"))
+    conversation.from_provider(READY)
+    assert sent(conversation.from_here(LinkResumed())) == []
+    assert conversation.tools == {"careful"}
+
+
+def test_an_answer_to_a_call_of_the_lost_session_is_the_applications_own_in_the_fresh_one() -> None:
+    conversation = agreed()
+    conversation.from_provider(called("ours"))
+    conversation.from_here(LinkLost())
+    conversation.from_here(SessionLost())
+    conversation.begin_again(update())
+    answer = frame("tool.result", call_id="c1", result="1")
+    assert conversation.from_app(answer).commands == (Send((answer,)),)
 
 
 def test_an_application_does_not_see_the_answer_to_what_it_has_not_sent() -> None:

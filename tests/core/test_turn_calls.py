@@ -317,3 +317,48 @@ def test_a_cancelled_call_that_is_on_its_way_is_not_sent_again() -> None:
     assert s("cancel c1") == []
     assert s.owed("c1").lapsed
     assert s("lost") == ["discard c1: cancellation"]
+
+
+# ------------------------------------------------------------------------------------------------------- parked calls
+
+
+def test_an_interim_result_waits_for_its_moment_like_any_other() -> None:
+    s = story("reply r1", "call c1")
+    assert s("park c1") == ["hold c1: reply"]
+    assert s("done r1") == ["send c1?"]
+
+
+def test_the_outcome_of_a_parked_call_is_told_in_an_open_window() -> None:
+    s = story("reply r1", "call c1", "park c1", "done r1", "sent c1", "reply r2")
+    assert s("concluded c1") == []
+    assert s("speech", "silence", "done r2") == ["follow up c1"]
+    assert s("reply r3", "done r3") == []
+
+
+def test_an_outcome_that_comes_before_the_interim_result_has_gone_is_sent_instead() -> None:
+    s = story("reply r1", "call c1", "call c2", "park c1", "park c2")
+    assert s("concluded c1") == []
+    assert s("done r1") == ["send c1,c2?"]
+    assert s("reply r2", "done r2") == []
+
+
+def test_an_outcome_that_comes_while_the_interim_result_is_on_its_way_is_told() -> None:
+    s = story("reply r1", "call c1", "park c1", "done r1")
+    assert s("concluded c1", "sent c1") == []
+    assert s("reply r2", "done r2") == ["follow up c1"]
+
+
+def test_an_interim_result_that_was_lost_with_the_link_is_not_sent_again_once_there_is_an_outcome() -> None:
+    s = story("reply r1", "call c1", "park c1", "done r1", "lost")
+    assert s("concluded c1", "resumed") == ["send c1"]
+
+
+def test_an_interruption_discards_a_parked_call_as_long_as_nobody_has_been_told() -> None:
+    assert story("reply r1", "call c1", "park c1")("cut r1") == ["discard c1: interruption"]
+    assert story("reply r1", "call c1", "park c1", "done r1", "sent c1", "reply r2")("cut r2") == []
+
+
+def test_an_outcome_takes_the_place_of_no_result() -> None:
+    s = story("reply r1", "call c1", "end c1")
+    s("concluded c1")
+    assert s("done r1", "reply r2", "done r2") == ["send c1", "follow up c1"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bridge.core.dialect import Delivery
 from bridge.core.events import CallKey, HoldExpired, ToolResults
 
-from .script import Story
+from .script import Story, story
 
 # --------------------------------------------------------------------------------------- interruption while a tool runs
 
@@ -282,6 +284,35 @@ def test_running_calls_survive_two_losses() -> None:
     s = Story()
     s("reply r1", "call c1", "lost", "resumed", "lost", "end c1")
     assert s("resumed") == ["send c1"]
+
+
+def test_the_calls_of_a_session_that_is_lost_are_orphaned_whatever_has_become_of_them() -> None:
+    s = story("reply r1", "call c1", "call c2", "careful c3", "end c1", "done r1", "grace 1", "lost")
+    assert s("forgotten") == ["discard c1: orphaned", "discard c2: orphaned", "discard c3: orphaned"]
+    assert s("end c2", "resumed") == []
+    assert s.machine.window_open
+
+
+def test_a_session_is_lost_only_while_its_link_is_down() -> None:
+    s = story("reply r1", "call c1")
+    assert not s.changes("forgotten")
+    assert s("end c1", "done r1") == ["hold c1: reply", "send c1"]
+
+
+@pytest.mark.parametrize("after", [(), ("reply r2",)], ids=["its turn", "its past"])
+def test_ids_of_a_session_that_is_lost_are_new_in_the_fresh_one(after: tuple[str, ...]) -> None:
+    s = story("reply r1", "call c1", "end c1", "done r1", "sent c1", *after, "lost", "forgotten", "resumed")
+    assert s("call c1") == ["run c1"]
+
+
+def test_results_of_a_fresh_session_wait_for_their_siblings_as_ever() -> None:
+    s = story("call c1", "grace 1", "lost", "forgotten", "resumed", "call c2", "call c3")
+    assert s("end c2") == ["hold c2: siblings"]
+
+
+def test_what_was_to_be_said_is_said_in_the_fresh_session() -> None:
+    s = story("reply r1", "say hello", "lost", "forgotten")
+    assert s("resumed") == ["ask: hello"]
 
 
 def test_a_drop_ends_the_open_reply() -> None:

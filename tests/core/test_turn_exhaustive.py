@@ -6,6 +6,7 @@ The number of states of each world is kept as a lower bound, so that a walk that
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,8 @@ WORLDS: dict[str, tuple[World, int]] = {
     "one call, words": (World(MAIN, 1, ALL, words=True), 620),
     "one call, a link that drops": (World(MAIN, 1, ALL, link=True), 4_800),
     "one call, a link that drops, nothing void": (World(QUIET, 1, (*FEW, EAGER, SILENT), link=True), 3_900),
+    "two calls that may be parked": (World(MAIN, 2, (PLAIN, CAREFUL), parking=True), 1_700),
+    "one call that may be parked, a link that drops": (World(MAIN, 1, (PLAIN, EAGER), link=True, parking=True), 4_500),
     "two calls, one for the record": (World(MAIN, 2, (PLAIN, RECORD)), 600),
     "two calls, one for the record, nothing void": (World(QUIET, 2, (PLAIN, RECORD)), 600),
     "two calls for the record, whole turns": (World(Delivery(whole_turn=True), 2, (PLAIN, RECORD)), 600),
@@ -81,18 +84,24 @@ LONG_WORLDS: dict[str, tuple[World, int]] = {
 pytestmark = pytest.mark.timeout(300)  # a walk under coverage takes four times as long
 
 
+def _marked(worlds: dict[str, tuple[World, int]]) -> list[Any]:
+    """The large ones take their time."""
+    slow = {name: [pytest.mark.slow] if at_least > 1_400 else [] for name, (_, at_least) in worlds.items()}
+    return [pytest.param(*world, id=name, marks=slow[name]) for name, world in worlds.items()]
+
+
 def check_walk(world: World, at_least: int) -> None:
     report = walk(world)
     print(f"{report.states} states, {report.transitions} transitions")
     assert report.states > at_least
 
 
-@pytest.mark.parametrize(("world", "at_least"), WORLDS.values(), ids=WORLDS.keys())
+@pytest.mark.parametrize(("world", "at_least"), _marked(WORLDS))
 def test_the_invariants_hold_in_every_state(world: World, at_least: int) -> None:
     check_walk(world, at_least)
 
 
-@pytest.mark.parametrize(("world", "at_least"), TALKATIVE_WORLDS.values(), ids=TALKATIVE_WORLDS.keys())
+@pytest.mark.parametrize(("world", "at_least"), _marked(TALKATIVE_WORLDS))
 def test_nothing_that_is_to_be_said_is_left_behind(world: World, at_least: int) -> None:
     check_walk(world, at_least)
 
@@ -107,6 +116,7 @@ def test_the_invariants_hold_for_every_delivery_with_one_call(delivery: Delivery
     check_walk(World(delivery, 1, ALL), 230)
 
 
+@pytest.mark.slow
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_two_calls(delivery: Delivery) -> None:
     check_walk(World(delivery, 2, (PLAIN,)), 300)
@@ -119,6 +129,7 @@ def test_the_invariants_hold_in_every_state_of_a_large_world(world: World, at_le
     check_walk(world, at_least)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_two_calls_and_every_choice(delivery: Delivery) -> None:

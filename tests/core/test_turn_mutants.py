@@ -19,7 +19,7 @@ from bridge.core.dialect import Delivery
 
 from . import script, test_turn_calls, test_turn_cases, test_turn_table, test_turn_time, walk
 from .edits import EDITS, Edit
-from .walk import CAREFUL, CAREFUL_SILENT, EAGER, HELD, PLAIN, SILENT, World
+from .walk import CAREFUL, CAREFUL_SILENT, EAGER, HELD, PLAIN, RECORD, SILENT, World
 
 STORIES = (test_turn_cases, test_turn_table, test_turn_calls, test_turn_time)
 SOURCES = {module: inspect.getsource(module) for module in (turn, release)}
@@ -29,7 +29,7 @@ WORLDS = (
     World(Delivery(), 1, (PLAIN, CAREFUL, HELD, EAGER, SILENT, CAREFUL_SILENT), cancelling=True),
     World(Delivery(), 1, (PLAIN, CAREFUL), reply_ids=False),
     World(Delivery(), 1, (PLAIN, CAREFUL), words=True),
-    World(Delivery(void=False), 1, (PLAIN, CAREFUL, SILENT)),
+    World(Delivery(void=False), 1, (PLAIN, CAREFUL, SILENT, RECORD)),
     World(Delivery(), 2, (PLAIN,)),
     World(Delivery(), 1, (PLAIN, HELD), asking=True, sayings=2),
     World(Delivery(), 1, (PLAIN, CAREFUL), link=True),
@@ -37,6 +37,7 @@ WORLDS = (
     World(Delivery(asks=False), 2, (PLAIN,)),
     World(Delivery(whole_turn=True), 2, (PLAIN, EAGER)),
     World(Delivery(), 2, (PLAIN, CAREFUL, EAGER)),
+    World(Delivery(), 2, (PLAIN,), parking=True),
 )
 
 
@@ -112,9 +113,9 @@ def test_the_stories_notice_that(edit: Edit) -> None:
 
 
 def _walked() -> list[Any]:
-    """A dozen edits now, the others among the slow tests."""
+    """A few edits now, the others among the slow tests."""
     walked = [(name, edit) for name, edit in EDITS.items() if edit.walked]
-    step = len(walked) // 12
+    step = len(walked) // 6
     return [
         pytest.param(edit, id=name, marks=() if n % step == 0 else pytest.mark.slow)
         for n, (name, edit) in enumerate(walked)

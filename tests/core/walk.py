@@ -41,6 +41,7 @@ from bridge.core.events import (
     SayAsked,
     Sent,
     SessionEnded,
+    SessionLost,
     SpeechStarted,
     SpeechStopped,
     Start,
@@ -87,6 +88,8 @@ class World:
     asking: bool = False
     sayings: int = 1
     """How many things may wait to be said, where there is asking."""
+    parking: bool = False
+    """May a tool give an interim result first?"""
     cancelling: bool = False
     words: bool = False
     reply_ids: bool = True
@@ -107,6 +110,8 @@ class Known(NamedTuple):
     lost: bool
     """Its reply was interrupted, or it was cancelled."""
     choice: Choice
+    interim: bool = False
+    """It goes on, and what waits to be sent says so."""
     heard: bool = False
     """Its reply has ended uninterrupted."""
 
@@ -151,8 +156,8 @@ def call_of(call_id: str, expects_result: bool) -> ToolCall:
 
 
 @cache
-def result_of(call_id: str) -> ToolResult:
-    return ToolResult(call_id, "1")
+def result_of(call_id: str, interim: bool = False) -> ToolResult:
+    return ToolResult(call_id, "1", interim=interim)
 
 
 def events(world: World, s: State) -> Iterator[object]:
@@ -194,6 +199,10 @@ def provider_events(world: World, m: TurnMachine) -> Iterator[object]:
 def local_events(world: World, m: TurnMachine) -> Iterator[object]:
     for o in m.owed:
         yield ToolFinished(o.key, result_of(o.key.call_id))
+        if world.parking:
+            yield ToolFinished(o.key, result_of(o.key.call_id, True))
+        if o.stage is Stage.READY and o.result is not None and o.result.interim:
+            yield CallConcluded(o.key, result_of(o.key.call_id))
     for o in m.owed[:1]:
         yield ToolFinished(CallKey(99, o.key.call_id), result_of(o.key.call_id))
     released = tuple(o.key for o in m.owed if o.stage is Stage.RELEASED)
@@ -212,6 +221,7 @@ def local_events(world: World, m: TurnMachine) -> Iterator[object]:
         yield from (FillerDue(o.key, "f") for o in m.owed)
     if world.link:
         yield LinkLost()
+        yield SessionLost()
         yield LinkResumed()
         yield ReadingPaused()
         yield ReadingResumed()
@@ -260,15 +270,22 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
             choice = Choice(start, deliver, hold, call.expects_result, reply)
             known = Known(call.call_id, "-" if hold else t.reply, False, False, False, False, False, choice)
             return t._replace(calls=(*t.calls, known))
-        case ToolFinished(key, _):
+        case ToolFinished(key, result):
             if all(o.key != key for o in before.owed):
                 return t
             return t._replace(
                 calls=tuple(
-                    c._replace(finished=True) if c.call_id == key.call_id and c.started and not c.finished else c
+                    c._replace(finished=True, interim=result.interim)
+                    if c.call_id == key.call_id and c.started and not c.finished
+                    else c
                     for c in t.calls
                 )
             )
+        case CallConcluded(key, _):
+            calls = tuple(
+                c._replace(interim=False) if c.call_id == key.call_id and not c.released else c for c in t.calls
+            )
+            return t._replace(calls=calls)
         case CallsCancelled(ids):
             return t._replace(calls=tuple(c._replace(lost=True) if c.call_id in ids else c for c in t.calls))
         case Sent(keys):
@@ -288,6 +305,8 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
             calls = tuple(c._replace(released=False, held=False) if c.released else c for c in t.calls)
             silent = t._replace(reply="", asked=None, talking=False, owed_reply=True, since_reply=False, worded=False)
             return silent._replace(up=False, paused=False, calls=calls)
+        case SessionLost():
+            return t if t.up else t._replace(calls=tuple(c._replace(lost=True) for c in t.calls))
         case LinkResumed():
             return t if t.up else t._replace(up=True, owed_reply=False, talking=False)
         case ReadingPaused():
@@ -359,6 +378,7 @@ def check(world: World, s: State, event: object, after: TurnMachine, outputs: tu
             case ToolResults(results, quiet, keys):
                 require([r.call_id for r in results] == [k.call_id for k in keys], "results and keys differ")
                 require(len(set(keys)) == len(keys), "twice in one release")
+                require(all(r.interim == _call(t, r.call_id).interim for r in results), "not what there is to say")
                 t = _released(world, t, quiet, tuple(k.call_id for k in keys), asked_by)
             case FollowUp() | ReplyRequest():
                 held = isinstance(event, FillerDue) and _call(t, event.key.call_id).choice
@@ -438,6 +458,8 @@ def _settled(world: World, s: State, event: object, after: TurnMachine, t: Truth
         require(after.handle(ReplyRequested()) == (after, ()), "something happened after the end")
         return t
     _agrees(after, t)
+    if isinstance(event, SessionLost) and not s.truth.up:
+        require(not after.owed, "something outlived the session that it belongs to")
     owed = {o.key.call_id: o for o in after.owed}
     # A call whose result nobody expects leaves when it ends.
     t = t._replace(calls=tuple(c for c in t.calls if c.choice.expects_result or not c.finished))
@@ -576,7 +598,7 @@ def canonical(world: World, s: State) -> State:
             key=CallKey(0, ids[o.key.call_id]),
             call=call_of(ids[o.key.call_id], o.call.expects_result),
             turn=turns[o.turn],
-            result=o.result and result_of(ids[o.key.call_id]),
+            result=o.result and result_of(ids[o.key.call_id], o.result.interim),
             reply_id=replies[o.reply_id],
         )
         for o in m.owed
@@ -606,7 +628,8 @@ def forget(world: World, s: State) -> State:
             c = c._replace(started=True, finished=o.stage is not Stage.RUNNING, heard=False, choice=choice)
         if o.stage is Stage.RELEASED and not world.link:
             o = o._replace(turn=0, reply_id="", deliver=Deliver.AFTER_REPLY, lapsed=False, quiet=False)
-            c = c._replace(reply="-", lost=False, choice=PLAIN)
+            o = o._replace(result=result_of(o.key.call_id))
+            c = c._replace(reply="-", lost=False, interim=False, choice=PLAIN)
         owed.append(o)
         calls.append(c)
     return State(m._replace(owed=tuple(owed)), t._replace(calls=tuple(calls)))

@@ -43,6 +43,8 @@ from tests.e2e.conftest import PACE, call, provider, script, sent, take_all, tid
 pytestmark = pytest.mark.anyio
 
 READY = json.dumps({"type": "session.ready", "session_id": "s1"})
+NO_OTHER = SessionOptions(reconnect_timeout=0)
+"""A connection that drops is not replaced."""
 
 
 async def refused(agent: AssemblyAI, **options: Any) -> BridgeError:
@@ -188,7 +190,7 @@ async def test_a_connection_that_is_refused_is_a_transport_error() -> None:
 
 
 async def test_a_link_that_drops_ends_the_iteration_with_its_close_code() -> None:
-    async with call(script(Say("Hello.", 10.0))) as (sim, session):
+    async with call(script(Say("Hello.", 10.0)), options=NO_OTHER) as (sim, session):
         await until(session, ReplyStarted)
         sim.drop()
         with pytest.raises(TransportError, match="dropped") as lost:
@@ -198,7 +200,7 @@ async def test_a_link_that_drops_ends_the_iteration_with_its_close_code() -> Non
 
 async def test_a_link_that_drops_is_told_on_leaving_to_a_host_that_does_not_iterate() -> None:
     async def host() -> None:
-        async with call(script()) as (sim, session):
+        async with call(script(), options=NO_OTHER) as (sim, session):
             sim.drop()
             with pytest.raises(TransportError):
                 await keep_talking(session)
@@ -220,7 +222,7 @@ async def test_a_link_that_drops_settles_the_calls_that_run() -> None:
     tools = Toolset()
     tools.tool(work)
     events: list[AgentEvent] = []
-    async with call(script(Reply("", (Call("work"),))), tools) as (sim, session):
+    async with call(script(Reply("", (Call("work"),))), tools, options=NO_OTHER) as (sim, session):
         await until(session, ToolStarted)
         sim.drop()
         with pytest.raises(TransportError):

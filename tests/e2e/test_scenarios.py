@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from bridge import AgentAudio, Delivery, ProviderError, ToolSettled, ToolStarted, TransportError
+from bridge import AgentAudio, Delivery, ProviderError, ToolSettled, ToolStarted
+from bridge.reconnect import ConnectionLost, ConnectionResumed
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Ended, Fate, Phase, ReplyEnd, Verdict
 from tests.e2e.conftest import BRISK, PACE, Played, play, seconds_of, sent
@@ -41,7 +42,7 @@ def thrown_away(*names: str) -> Right:
 
 
 def cut_off(name: str) -> Right:
-    """The connection breaks while the tool runs."""
+    """The session ends while the tool runs."""
     return Right({name: Fate.OPEN}, (name,), ((name, "ended"),), Ended.OPEN)
 
 
@@ -82,8 +83,11 @@ RIGHT = {
     "strange-events": told("get_weather"),
     "early-start": told("get_weather"),
     "burst-audio": told("end_call"),
-    "dropped-line": cut_off("run_line_test"),
-    "refused-resume": cut_off("run_line_test"),
+    "dropped-line": told("run_line_test"),
+    "dropped-reply": told("list_invoices"),
+    "dropped-twice": told("run_line_test"),
+    # What is left of the script is played to the fresh session, which knows of no call.
+    "refused-resume": Right({}, ("run_line_test",), (("run_line_test", "orphaned"),)),
     "provider-fails": replace(cut_off("run_line_test"), ended=Ended.FAILED, errors=("internal_error",)),
     "support-line": Right(
         {
@@ -312,11 +316,19 @@ async def test_every_other_answer_makes_the_agent_speak_exactly_once() -> None:
     assert all(later >= earlier for earlier, later in pairwise(answers))
 
 
-@pytest.mark.parametrize("name", ["dropped-line", "refused-resume"])
-async def test_a_broken_connection_ends_the_iteration_with_its_close_code(name: str) -> None:
-    failure = (await played(name)).failure
-    assert isinstance(failure, TransportError)
-    assert failure.close_code == 1006
+@pytest.mark.parametrize(
+    ("name", "fresh"),
+    [
+        ("dropped-line", [False]),
+        ("dropped-reply", [False]),
+        ("dropped-twice", [False, False]),
+        ("refused-resume", [True]),
+    ],
+)
+async def test_a_broken_connection_is_replaced_and_the_host_is_told(name: str, fresh: list[bool]) -> None:
+    result = await played(name)
+    assert [event.close_code for event in result.of(ConnectionLost)] == [1006] * len(fresh)
+    assert [event.fresh for event in result.of(ConnectionResumed)] == fresh
 
 
 async def test_a_failure_of_the_provider_ends_the_iteration_with_its_code() -> None:

@@ -80,7 +80,7 @@ async def sidecar(sim: Simulator) -> AsyncIterator[str]:
         """Weather now."""
         return f"rain in {city}"
 
-    upstream = Upstream(dialect=ASSEMBLYAI, url=sim.url, output_rate=(1, 8000))
+    upstream = Upstream(dialect=ASSEMBLYAI, url=sim.url)
     async with Relay([Route(upstream=upstream)], tools) as relay:
         await relay.start(Listen(port=0))
         yield f"ws://127.0.0.1:{relay.port}/v1/ws"

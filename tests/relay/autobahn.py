@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from websockets.frames import Frame, Opcode
+from websockets.frames import Opcode
 from websockets.speedups import apply_mask
 
 __all__ = ["Fuzzer", "cases", "folder"]
@@ -104,21 +104,21 @@ class Fuzzer:
         opcode = Opcode.TEXT
         try:
             while True:
-                frame = await self._receive()
-                if frame.opcode is Opcode.CLOSE:
-                    self._close_heard(frame.data)
-                elif frame.opcode is Opcode.PING:
-                    # Not told to the case: a relay may ping whenever it likes.
-                    self.sendFrame(opcode=10, payload=frame.data.decode("latin-1"))
-                elif frame.opcode is Opcode.PONG:
-                    played.onPong(frame.data.decode("latin-1"))
-                else:
-                    opcode = frame.opcode if frame.opcode is not Opcode.CONT else opcode
-                    parts.append(frame.data)
-                    if frame.fin and self.state == "open":
-                        played.onMessage(b"".join(parts).decode("latin-1"), opcode is Opcode.BINARY)
-                    if frame.fin:
-                        parts.clear()
+                kind, data, ends = await self._receive()
+                match kind:
+                    case Opcode.CLOSE:
+                        self._close_heard(data)
+                    case Opcode.PING:  # not told to the case: a relay may ping whenever it likes
+                        self.sendFrame(opcode=10, payload=data.decode("latin-1"))
+                    case Opcode.PONG:
+                        played.onPong(data.decode("latin-1"))
+                    case _:
+                        opcode = kind if kind is not Opcode.CONT else opcode
+                        parts.append(data)
+                        if ends and self.state == "open":
+                            played.onMessage(b"".join(parts).decode("latin-1"), opcode is Opcode.BINARY)
+                        if ends:
+                            parts.clear()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         self.state = "closed"
@@ -126,14 +126,14 @@ class Fuzzer:
         played.onConnectionLost(self.failedByMe)
         return played
 
-    async def _receive(self) -> Frame:
+    async def _receive(self) -> tuple[Opcode, bytes, bool]:
         first, second = await self._reader.readexactly(2)
         size = second & 127
         if size > 125:
             size = int.from_bytes(await self._reader.readexactly(2 if size == 126 else 8), "big")
         key = await self._reader.readexactly(4) if second & 128 else b""
         data = await self._reader.readexactly(size)
-        return Frame(Opcode(first & 15), apply_mask(data, key) if key else data, bool(first & 128))
+        return Opcode(first & 15), apply_mask(data, key) if key else data, bool(first & 128)
 
     def _close_heard(self, payload: bytes) -> None:
         self.remoteCloseCode = int.from_bytes(payload[:2], "big") if payload else None

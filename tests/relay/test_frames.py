@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import tracemalloc
+from collections.abc import Iterable, Sequence
 
 import orjson
 import pytest
@@ -86,23 +87,49 @@ def test_after_one_medium_the_next_is_known_by_its_likeness(masked: bool, rest: 
     assert (w.media, w.media_bytes, w.slow_looks) == (4, w.bytes - headers, 0)
 
 
+_LIKE = b'{"type":"reply.audio","at":100.25,"data":"' + b"A" * 200 + b'","reply_id":"r1"}'
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("old", "new"), [(b"100.25", b"100.50"), (b'"r1"', b'"r2"'), (b'"at"', b'"to"')])
+def test_what_changes_around_the_audio_does_not_matter_if_the_types_do_not(
+    masked: bool, old: bytes, new: bytes
+) -> None:
+    w = walker(masked=masked)
+    read(w, raw(0x81, _LIKE, masked=masked))
+    assert w.feed(raw(0x81, _LIKE.replace(old, new), masked=masked)) is None
+
+
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize(
-    "change",
+    ("old", "new"),
     [
-        lambda text: text.replace(b"reply.audio", b"reply.extra"),
-        lambda text: text.replace(b'"r1"}', b'"r2"}'),
-        lambda text: text.replace(b"AAAA", b'A","', 1),
-        lambda text: text.replace(b'A",', b'\\",'),
+        (b"reply.audio", b"reply.extra"),
+        (b'"at":100.25', b'"type":"xx"'),
+        (b'"reply_id":"r1"', b'"type":"tool.c"'),
+        (b'"reply_id":"r1"', rb'"repl\u0079d":1'),
+        (b'AAA","reply_id"', b'A","data":"AAA"'),
+        (b'AAAA","', b'AAA\\","'),
+        (b'AA","', b'AAA,"'),
+        (b'"data":"', b'"dat",":'),
+        (b'5,"data":"A', b'5,"d",:2  "'),
     ],
 )
-def test_what_is_not_quite_like_the_medium_before_is_looked_at(masked: bool, change: Callable[[bytes], bytes]) -> None:
+def test_what_is_not_like_the_medium_before_is_looked_at(masked: bool, old: bytes, new: bytes) -> None:
     w = walker(masked=masked)
-    text = b'{"type":"reply.audio","data":"' + b"A" * 200 + b'","reply_id":"r1"}'
     for _ in range(2):
-        read(w, raw(0x81, text, masked=masked))
-    changed = raw(0x81, change(text), masked=masked)
-    assert w.feed(changed) is not None
+        read(w, raw(0x81, _LIKE, masked=masked))
+    changed = _LIKE.replace(old, new)
+    assert (len(changed), changed != _LIKE) == (len(_LIKE), True)
+    assert w.feed(raw(0x81, changed, masked=masked)) is not None
+
+
+@pytest.mark.parametrize("first", [0x82, 0x01, 0xC1, 0x89])
+@pytest.mark.parametrize("masked", [True, False])
+def test_another_kind_of_frame_is_not_like_it(masked: bool, first: int) -> None:
+    w, whole = walker(masked=masked), raw(0x81, _LIKE, masked=masked)
+    read(w, whole)
+    assert w.feed(bytes((first,)) + whole[1:]) is not None
 
 
 def test_a_medium_is_held_until_it_is_complete() -> None:
@@ -250,6 +277,7 @@ BROKEN = {
     "close reason no utf-8": (raw(0x88, b"\x03\xe8\xff"), 1007),
     "text no utf-8": (raw(0x81, b'{"type":"tool.call","a":"\xff"}'), 1007),
     "text no utf-8 with escapes": (raw(0x81, b'{"type":"tool.call","a":"\xff\\n"}'), 1007),
+    "long text no utf-8": (raw(0x81, b'{"type":"tool.call","a":"' + b"A" * 2000 + b'\xff"}'), 1007),
     "fragments no utf-8": (raw(0x01, b'{"a":"\xc3') + raw(0x80, b'("}'), 1007),
     "too long": (raw(0x81, b"x" * 5001), 1009),
     "too long in fragments": (raw(0x01, b"x" * 3000) + raw(0x00, b"x" * 2001), 1009),
@@ -266,6 +294,17 @@ def test_what_breaks_the_protocol_gets_its_close_code_and_nothing_after_it_is_re
     assert isinstance(pieces[1], Broken)
     assert (pieces[1].code, len(pieces)) == (code, 2)
     assert read(w, audio()) == []
+
+
+def test_nothing_is_kept_of_what_comes_after_the_end() -> None:
+    w, much = walker(), bytes(1_000_000)
+    read(w, raw(0x83, b""))
+    tracemalloc.start()
+    for _ in range(20):
+        assert read(w, much) == []
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < len(much)
 
 
 def test_an_unmasked_frame_of_a_client_is_refused() -> None:
@@ -384,6 +423,27 @@ def test_what_came_before_changes_no_verdict(payloads: list[bytes]) -> None:
             continue
         media = isinstance(parsed, dict) and parsed.get("type") in ("input.audio", "reply.audio")
         assert isinstance(expected[0], bytes) is media
+
+
+_bits = st.sampled_from(
+    [b'"type"', rb'"\u0074ype"', b'"tool.call"', b'"', b"\\", b":", b",", b"{", b"}", b" ", b"A", b"1", b'":"', b'","']
+)
+
+
+@given(st.booleans(), st.integers(0, len(_LIKE)), st.lists(_bits, min_size=1, max_size=8).map(b"".join))
+@example(False, _LIKE.index(b'"reply_id"'), rb'"\u0074ype":"x"')
+def test_whatever_passes_for_its_likeness_has_one_type_and_that_is_a_medium(
+    masked: bool, place: int, other: bytes
+) -> None:
+    w = walker(masked=masked)
+    read(w, raw(0x81, _LIKE, masked=masked))
+    changed = (_LIKE[:place] + other + _LIKE[place + len(other) :])[: len(_LIKE)]
+    if w.feed(raw(0x81, changed, masked=masked)) is None:
+        try:
+            orjson.loads(changed)
+        except orjson.JSONDecodeError:
+            return  # nobody can read it
+        assert type_of(changed) == "reply.audio"
 
 
 @given(st.lists(st.tuples(_names, _scalars), max_size=5), st.integers(0, 3000))

@@ -202,7 +202,7 @@ async def test_a_tool_slower_than_its_own_timeout_is_late() -> None:
     assert (verdicts(ledger), fates(ledger)) == ([Verdict.LATE], {"run_line_test": Fate.TIMED_OUT})
 
 
-@pytest.mark.parametrize("name", ["dropped-line", "refused-resume"])
+@pytest.mark.parametrize("name", ["dropped-line", "dropped-reply", "dropped-twice", "refused-resume"])
 @pytest.mark.slow
 async def test_a_client_that_never_resumes_loses_the_session(name: str) -> None:
     ledger, client = await play(name)

@@ -26,6 +26,7 @@ from bridge.simulator import (
     Simulator,
     Until,
     Verdict,
+    Wait,
     WrongRate,
 )
 from tests.simulator.raw import PATIENCE, TOOL, dial
@@ -398,6 +399,26 @@ async def test_a_reply_in_flight_is_lost_with_its_connection_and_its_call_is_not
             await raw.until("reply.done")
         assert [reply.end for reply in sim.ledger.replies] == [ReplyEnd.LINK_LOST, ReplyEnd.COMPLETED]
         assert [answer.verdict for answer in sim.ledger.answers] == [Verdict.ACCEPTED]
+
+
+async def test_a_session_ends_when_its_time_is_over() -> None:
+    async with Simulator(Rules(session_limit=2.0), pace=PACE) as sim, dial(sim.url) as raw:
+        await raw.configure()
+        assert await raw.closed() == 1000
+        assert raw.order[-1] == "session.ended"
+        assert (await sim.session_over()).ended is Ended.BY_PROVIDER
+
+
+async def test_a_resume_renews_the_time_of_a_session() -> None:
+    scenario = script(Wait(6.0), Raw({"type": "x.now"}), session_limit=10.0, resume_needs_token=False)
+    async with Simulator(scenario, pace=PACE) as sim, dial(sim.url) as old:
+        began = asyncio.get_running_loop().time()
+        ready = await old.configure()
+        await old.until("x.now")
+        async with dial(sim.url) as new:
+            await new.say("session.resume", session_id=ready["session_id"])
+            assert await new.closed() == 1000
+        assert asyncio.get_running_loop().time() - began >= 15 * PACE
 
 
 # The simulator itself

@@ -44,6 +44,43 @@ def test_a_limit_of_nothing_is_refused(limit: str) -> None:
         made(**{limit: 0})
 
 
+@pytest.mark.parametrize("limit", ["answer_within", "follow_up_within", "approval_timeout"])
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
+def test_a_time_that_cannot_be_is_refused(limit: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"tool book: {limit} must be a number greater than 0"):
+        made(**{limit: value})
+
+
+@pytest.mark.parametrize(("choice", "choices"), [("on_session_end", "finish, cancel"), ("approval", "always_allow, ")])
+def test_a_word_that_is_none_of_the_choices_is_refused_with_what_there_is(choice: str, choices: str) -> None:
+    with pytest.raises(ConfigError, match=f"tool book: {choice} must be one of {choices}"):
+        made(**{choice: "perhaps"})
+
+
+@pytest.mark.parametrize(
+    ("options", "choice"),
+    [({}, "finish"), ({"effect": "read"}, "cancel"), ({"effect": "read", "on_session_end": "finish"}, "finish")],
+)
+def test_what_becomes_of_a_parked_call_at_the_end_of_its_session_follows_from_the_effect(
+    options: dict[str, Any], choice: str
+) -> None:
+    assert made(**options).on_session_end == choice
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 10 + 5 + 1),
+        ({"timeout": 3600, "answer_within": 2}, 2 + 1),
+        ({"approval": "always_ask"}, 60 + 10 + 5 + 1),
+        ({"approval": lambda arguments, call: "always_allow", "approval_timeout": 20}, 20 + 10 + 5 + 1),
+        ({"approval": "always_ask", "answer_within": 2}, 2 + 1),
+    ],
+)
+def test_the_provider_is_told_to_wait_as_long_as_an_answer_can_take(options: dict[str, Any], seconds: float) -> None:
+    assert made(**options).spec.timeout == seconds
+
+
 def test_words_and_numbers_will_do() -> None:
     tool = made(rate="10/minute", dedupe=60)
     assert (tool.rate, tool.dedupe) == (Rate(10, 60), Dedupe(60))
@@ -79,6 +116,12 @@ def test_a_hidden_parameter_is_filled_in_by_us_whatever_the_model_sends(sent: st
 def test_a_hidden_parameter_may_be_a_fact_about_the_call() -> None:
     tool = made(hidden={"caller": "session_id", "note": "call_id"})
     assert tool.arguments('{"room":7}', context()) == {"room": 7, "caller": "s1", "note": "c1"}
+
+
+def test_a_refusal_does_not_tell_what_is_hidden() -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        made(hidden={"caller": "phone"}).arguments('{"room":"x"}', context(phone="1"))
+    assert str(raised.value).endswith(". Expected: room (integer), note (string, optional)")
 
 
 def test_a_hidden_parameter_without_a_value_is_missing() -> None:

@@ -32,7 +32,7 @@ def test_what_is_not_said_is_as_for_any_other_tool() -> None:
     """A `Tool` decides by itself what `effect` is."""
     ours = {name: field.default for name, field in HttpTool.model_fields.items()}
     theirs = {field.name: field for field in dataclasses.fields(Tool)}
-    for name in (ours.keys() & theirs.keys()) - {"effect"}:
+    for name in (ours.keys() & theirs.keys()) - {"effect", "on_session_end"}:
         field = theirs[name]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         assert ours[name] == default, name
@@ -40,7 +40,7 @@ def test_what_is_not_said_is_as_for_any_other_tool() -> None:
 
 def test_everything_that_a_tool_may_say_about_itself_can_be_declared() -> None:
     made_by_the_source = {"spec", "invoke", "check", "blocking", "source"}
-    never_said = {"spoken_progress"}  # an endpoint reports no progress
+    never_said = {"spoken_progress", "check_outcome"}  # an endpoint reports no progress; a function is no setting
     assert {field.name for field in dataclasses.fields(Tool)} - made_by_the_source - never_said <= set(
         HttpTool.model_fields
     )

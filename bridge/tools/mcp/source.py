@@ -66,6 +66,12 @@ class McpSource:
         self._listed: list[dict[str, Any]] = []
         self._tools: tuple[Tool, ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Two for the same server are the same: one that is open can stand for the other."""
+        return isinstance(other, McpSource) and self._server == other._server
+
+    __hash__ = None  # type: ignore[assignment]  # what is said about a server holds tables
+
     @property
     def name(self) -> str:
         return f"MCP server {self._server.name}"

@@ -36,7 +36,7 @@ from pydantic import (
 )
 
 from ...errors import ConfigError
-from ..policy import Dedupe, Example, Rate
+from ..policy import Approval, Dedupe, Example, Rate
 from ..tool import Effect, OnInterrupt
 from .addresses import is_listed, is_public, literal
 
@@ -198,6 +198,18 @@ class HttpTool(BaseModel):
     """`read`, `write` or `terminal`. By default a GET reads and everything else writes."""
     idempotent: bool | None = None
     """May it be run again when nobody knows whether it ran? By default if it reads."""
+    answer_within: Timeout | None = None
+    """Seconds after which the agent is told that the work goes on; its outcome comes later. By default it waits."""
+    interim: str = ""
+    """What the agent is told then, instead of our own words."""
+    follow_up_within: Timeout | None = None
+    """Seconds from then for which the outcome is worth telling; by default always."""
+    on_session_end: Literal["finish", "cancel"] | None = None
+    """Does such a call go on when its session ends? By default one that reads does not."""
+    approval: Approval = "always_allow"
+    """Must a person approve a call before it runs? `always_allow`, `always_ask` or `always_deny`."""
+    approval_timeout: Timeout = 60.0
+    """Seconds for that."""
     start: Literal["now", "after_reply"] | None = None
     """By default after the reply if the effect is `terminal`, else now."""
     deliver: Literal["after_reply", "between_replies", "now"] | None = None

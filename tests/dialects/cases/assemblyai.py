@@ -73,6 +73,18 @@ SERVER: Means = {
         (SetupAccepted(("a", "crm"), ("crm",)),),
     ),
     "a setup without tools is accepted": ({"type": "session.updated", "config": {"tools": []}}, (SetupAccepted(()),)),
+    "a setup is accepted and its output format echoed": (
+        {"type": "session.updated", "config": {"output": {"voice": "x", "format": {"encoding": "audio/pcmu"}}}},
+        (SetupAccepted(output_rate=(1, 8_000)),),
+    ),
+    "tools and an output format are echoed": (
+        {"type": "session.updated", "config": {"tools": [], "output": {"format": {"encoding": "audio/pcm"}}}},
+        (SetupAccepted((), output_rate=(2, 24_000)),),
+    ),
+    "the echoed output format is not known": (
+        {"type": "session.updated", "config": {"output": {"format": {"encoding": "audio/opus"}}}},
+        (SetupAccepted(),),
+    ),
     "a setup is accepted without saying what": ({"type": "session.updated", "config": 1}, (SetupAccepted(None),)),
     "the echoed tools have faults": (
         {"type": "session.updated", "config": {"tools": [1, {"name": 2}, {"name": "a"}]}},
@@ -186,6 +198,14 @@ CLIENT: Asks = {
     "a setup with an empty list": ({"type": "session.update", "session": {"tools": []}}, (Setup(()),)),
     "a setup without tools": ({"type": "session.update", "session": {"greeting": "Hi"}}, (Setup(None),)),
     "a setup whose tools are no list": ({"type": "session.update", "session": {"tools": {}}}, (Setup(None),)),
+    "a setup that asks for an output format": (
+        {"type": "session.update", "session": {"output": {"format": {"encoding": "audio/pcma", "sample_rate": 8000}}}},
+        (Setup(None, output_rate=(1, 8_000)),),
+    ),
+    "a setup whose output format cannot be read": (
+        {"type": "session.update", "session": {"output": {"format": {"encoding": 7}}}},
+        (Setup(None),),
+    ),
     "a setup that names a stored agent": (
         {"type": "session.update", "session": {"agent_id": "agent_1"}},
         (Setup(None, stored_agent=True),),

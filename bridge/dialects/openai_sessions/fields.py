@@ -1,0 +1,53 @@
+"""Fields of the provider's messages, read without trust."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from bridge.core.dialect import Message
+
+__all__ = ["call_key", "functions", "is_call", "json_text", "part", "text"]
+
+
+def functions(agent: Message) -> tuple[str, ...] | None:
+    """The names of an agent's functions, if they are listed."""
+    tools = agent.get("tools")
+    if not isinstance(tools, list):
+        return None
+    names = (tool.get("name") for tool in tools if isinstance(tool, Mapping) and tool.get("type") == "function")
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def is_call(action: object) -> bool:
+    return isinstance(action, Mapping) and action.get("type") == "function_call"
+
+
+def call_key(call: Message) -> str:
+    return f"{text(call, 'turn_id')}/{text(call, 'call_id')}"
+
+
+def part(message: Message, key: str) -> Message:
+    """The object in a field; empty if there is none or it is something else."""
+    value = message.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def text(message: Message, key: str) -> str:
+    """The text in a field; empty if there is none or it is something else."""
+    value = message.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def json_text(value: object, *, absent: str = "{}") -> str:
+    """A payload as JSON text; arguments that are text are taken for it already, as the vendor's client does."""
+    match value:
+        case None:
+            return absent
+        case str():
+            return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return "<cannot be written as JSON>"  # refused, and so answered, further on

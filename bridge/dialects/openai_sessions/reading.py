@@ -1,0 +1,104 @@
+"""What events, and messages of the host, mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bridge.core.dialect import Message
+from bridge.core.events import (
+    Failure,
+    Malformed,
+    ProviderFailed,
+    ProviderMessage,
+    ReplyDone,
+    ReplyRequest,
+    ReplyStarted,
+    ToolCall,
+    ToolCalled,
+    ToolResult,
+    ToolResults,
+    Transcript,
+)
+
+from .fields import call_key, is_call, json_text, part, text
+
+__all__ = ["calls", "failed", "host_input", "served", "transcript", "turn"]
+
+_KINDS: Final = {
+    "unauthorized": Failure.CREDENTIALS,
+    "forbidden": Failure.CREDENTIALS,
+    "server_is_overloaded": Failure.CAPACITY,
+    "service_unavailable_error": Failure.CAPACITY,
+    "rate_limit_exceeded": Failure.CAPACITY,
+}
+
+
+def calls(message: Message) -> Iterator[ToolCalled | Malformed | ProviderMessage]:
+    """The calls that wait. What else may be required (an approval, an environment) is the host's business."""
+    actions = part(message, "session").get("required_actions")
+    if not isinstance(actions, list):
+        yield Malformed("requires_action without a list of actions", message=message)
+        return
+    if not any(map(is_call, actions)):
+        yield ProviderMessage("agent.session.requires_action", message=message)
+    for action in filter(is_call, actions):
+        name, turn_id, call_id = (text(action, key) for key in ("name", "turn_id", "call_id"))
+        if not (name and turn_id and call_id):
+            yield Malformed("a required call without its name or ids", message=message)
+            continue
+        # Documented: everything is keyed by turn and call together.
+        call = ToolCall(call_key(action), name, json_text(action.get("arguments")), echo=(("turn_id", turn_id),))
+        yield ToolCalled(call, message=message)
+
+
+def turn(message: Message, interrupted: bool | None) -> ReplyStarted | ReplyDone | Malformed | ProviderMessage:
+    """A turn begins (None), or ends. Turns of subagents are part of one."""
+    told = part(message, "turn")
+    turn_id = text(message, "turn_id") or text(told, "id")
+    if not turn_id:
+        return Malformed(f"{message['type']} without the turn's id", message=message)
+    if told.get("subagent_id") is not None:
+        return ProviderMessage(message["type"], message=message)
+    if interrupted is None:
+        return ReplyStarted(turn_id, message=message)
+    return ReplyDone(interrupted, turn_id, message=message)
+
+
+def transcript(message: Message) -> Transcript | Malformed:
+    """Words of the agent: a piece, or all of a message."""
+    final = message["type"].endswith(".done")
+    words = message.get("text" if final else "delta")
+    if not isinstance(words, str):
+        return Malformed(f"{message['type']} without text", message=message)
+    return Transcript("agent", words, final=final, item_id=text(message, "item_id"), message=message)
+
+
+def failed(message: Message) -> ProviderFailed:
+    """An error the provider tells of, or a request that it refused; `about` is the transport's word for what."""
+    error = part(message, "error")
+    code = text(error, "code") or text(error, "type")
+    kind = _KINDS.get(code, Failure.SETUP if message.get("about") == "setup" else Failure.OTHER)
+    fatal = kind is Failure.CREDENTIALS or message.get("about") == "session"
+    return ProviderFailed(code, text(error, "message"), fatal, text(error, "param"), kind, message=message)
+
+
+def host_input(event: object) -> Iterator[ToolResults | ReplyRequest]:
+    """One of the events that a host posts by itself."""
+    if not isinstance(event, Mapping):
+        return
+    match event:
+        case {"type": "agent.session.input.tool_result", "turn_id": str(), "call_id": str()}:
+            success = event.get("success") is True
+            output = json_text(event.get("output" if success else "error"), absent="null")
+            yield ToolResults((ToolResult(call_key(event), output, is_error=not success),))
+        case {"type": "agent.session.input.message"}:
+            yield ReplyRequest()
+
+
+def served(listed: tuple[str, ...] | None, setup: Message) -> tuple[str, ...] | None:
+    """The names that a setup lists, with those that are served without being listed at the provider by it."""
+    names = setup.get("serve")
+    if not isinstance(names, list):
+        return listed
+    return (*(listed or ()), *(name for name in names if isinstance(name, str)))

@@ -1,0 +1,386 @@
+"""A provider whose sessions are served over plain HTTP: an event stream, or polling, to read, and posts to write.
+
+What makes it more than a client: a post whose fate is unknown is confirmed by reading the session back before anything
+is posted again; an accepted answer that does not show is posted again; a stream that breaks is opened again, and what
+was missed meanwhile is read from the session; and nothing of that is done more often than it helps. All that depends
+on the provider is in its `HttpDialect`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn, assert_never
+
+import anyio
+import httpx2
+import orjson
+
+from ..core.dialect import Endpoint, Message
+from ..core.events import Frame
+from ..core.http import Heard, HttpDialect, Outcome, Request
+from ..errors import ConfigError, TransportError
+from .patience import Patience, Pauses
+
+__all__ = ["HttpTransport"]
+
+logger = logging.getLogger("bridge.http")
+
+_DONE = "[DONE]"
+"""How several providers end an event stream."""
+_WAITING_FRAMES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The answer to one request. Status 0: there is none."""
+
+    status: int
+    body: Message
+    retry_after: float = 0.0
+    reached: bool = True
+    """May the request have reached the provider at all?"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """An answer to a call that was accepted, and has not shown yet."""
+
+    message: Message
+    at: float
+    times: int = 1
+
+
+class HttpTransport:
+    """One session. The first frame must be its setup: `{"create": ...}` or `{"attach": ...}`, see `core.http`."""
+
+    def __init__(
+        self, endpoint: Endpoint, dialect: HttpDialect, *, patience: Patience | None = None, max_size: int = 4 << 20
+    ) -> None:
+        """Frames and answers beyond `max_size` bytes are not read. Raises `ConfigError` for an impossible address."""
+        if not endpoint.url.startswith(("https://", "http://")):
+            raise ConfigError("the provider's url must be an HTTP address: https://host/path")
+        self._patience = patience or Patience()
+        self._dialect = dialect
+        self._max_size = max_size
+        timeout = httpx2.Timeout(self._patience.answer, connect=self._patience.connect)
+        self._client = httpx2.AsyncClient(
+            base_url=endpoint.url, headers=dict(endpoint.headers), timeout=timeout, verify=_tls()
+        )
+        self._put, self._take = anyio.create_memory_object_stream[Frame](_WAITING_FRAMES)
+        self._lost: TransportError | None = None
+        self._session_id = ""
+        self._created = Heard()
+        self._shown_soon: set[str] = set()
+        """Calls whose answers are being posted, and have not shown yet."""
+        self._cursor = ""
+        self._posted: dict[str, _Posted] = {}
+        self._doubts = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ------------------------------------------------------------------------------------------- as a transport
+
+    async def receive(self) -> Frame:
+        """The next message of the provider. Raises `TransportError` when all has been heard and nothing will follow."""
+        try:
+            return await self._take.receive()
+        except anyio.EndOfStream:
+            raise self._lost or TransportError("the session is over") from None
+
+    async def send(self, frame: Frame) -> None:
+        """Returns once the provider has taken it, or wants it no more. Raises `TransportError` if it cannot be told."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            await self._deliver(orjson.loads(frame))
+        except TransportError as lost:
+            self._lose(lost)
+            raise
+
+    async def aclose(self) -> None:
+        """The session goes on at the provider; only nobody listens any more."""
+        self._lose(TransportError("the connection was closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._take.close()
+        await self._client.aclose()
+
+    def _lose(self, lost: TransportError) -> None:
+        self._lost = self._lost or lost
+        self._put.close()
+
+    async def _until_lost(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except TransportError as lost:
+            self._lose(lost)
+        except Exception:
+            logger.exception("session %s: a fault of its own", self._session_id)
+            self._lose(TransportError("a fault of its own ended the session: see the log"))
+
+    # ------------------------------------------------------------------------------------------- writing
+
+    async def _deliver(self, message: Message, times: int = 1) -> None:
+        """Post a message until its fate is known."""
+        call, key, pauses = self._dialect.answers(message), _key(), Pauses("a post was not taken", self._patience)
+        self._shown_soon |= {call} if call else set()
+        while (request := self._dialect.request(self._session_id, message)) is not None:
+            answer = await self._ask(request, key)
+            match self._outcome(message, answer):
+                case Outcome.DELIVERED:
+                    return await self._delivered(message, answer, times)
+                case Outcome.REFUSED:
+                    return await self._refused(message, answer)
+                case Outcome.ANSWERED:
+                    logger.info("session %s: an answer is wanted no more (HTTP %d)", self._session_id, answer.status)
+                    self._shown_soon.discard(call)
+                    return
+                case Outcome.OVER:
+                    await self._end(message, answer)
+                case Outcome.RETRY:
+                    await self._rest(pauses, answer)
+                case Outcome.CONFIRM:
+                    await self._rest(pauses, answer)
+                    if call not in await self._look():
+                        return self._doubt(call, message, times)  # one reading may be stale
+                    key = _key()  # the old one may stand for a post that came to nothing
+                case outcome:
+                    assert_never(outcome)
+        await self._tell(self._dialect.answered(message, 200, {}))
+
+    def _outcome(self, message: Message, answer: _Answer) -> Outcome:
+        if answer.reached:
+            return self._dialect.judge(message, answer.status, answer.body)
+        if not self._session_id:
+            raise TransportError("cannot connect to the provider: check its address, and the network")
+        return Outcome.RETRY
+
+    async def _delivered(self, message: Message, answer: _Answer, times: int) -> None:
+        heard = self._dialect.answered(message, answer.status, answer.body)
+        if not self._session_id:
+            if not heard.session_id:
+                raise TransportError("the provider took the setup, and named no session: check its address")
+            # What the setup's answer tells waits until somebody listens: what is sent then has its effects heard.
+            self._session_id, self._created = heard.session_id, heard
+            self._tasks = [asyncio.create_task(self._until_lost(work)) for work in (self._read(), self._confirm())]
+            return
+        await self._tell(heard)
+        call = self._dialect.answers(message)
+        if call in self._shown_soon:
+            self._doubt(call, message, times)
+
+    def _doubt(self, call: str, message: Message, times: int) -> None:
+        self._shown_soon.discard(call)
+        self._posted[call] = _Posted(message, _now(), times)
+        self._doubts.set()
+
+    async def _refused(self, message: Message, answer: _Answer) -> None:
+        logger.warning("session %s: the provider refused a post (HTTP %d)", self._session_id, answer.status)
+        await self._tell(self._dialect.answered(message, answer.status, answer.body))
+        other = self._dialect.instead(message)
+        if other is not None:
+            await self._deliver(other)
+
+    # ------------------------------------------------------------------------------------------- confirming
+
+    async def _confirm(self) -> None:
+        """Look for answers that were accepted and have not shown. Accepted is not done."""
+        while True:
+            await self._doubts.wait()
+            oldest = min((posted.at for posted in self._posted.values()), default=None)
+            if oldest is None:
+                self._doubts.clear()
+                continue
+            await asyncio.sleep(oldest + self._patience.confirm_after - _now())
+            await self._post_again({c: p for c, p in self._posted.items() if self._is_late(p)})
+
+    def _is_late(self, posted: _Posted) -> bool:
+        return _now() - posted.at >= self._patience.confirm_after
+
+    async def _post_again(self, late: Mapping[str, _Posted]) -> None:
+        if not late:
+            return
+        waiting = await self._look()
+        for call, posted in late.items():
+            self._posted.pop(call, None)
+            if call not in waiting:
+                continue
+            what = f"session {self._session_id}: the answer to call {call}"
+            if posted.times > self._patience.confirmations:
+                logger.error("%s was accepted %d times, and is still waited for: given up", what, posted.times)
+                continue
+            logger.warning("%s was accepted, and is still waited for: it is posted again", what)
+            await self._deliver(posted.message, posted.times + 1)
+
+    async def _look(self) -> frozenset[str]:
+        """Read the session, tell what it says, and return the calls it waits for."""
+        return await self._fetch(self._dialect.look(self._session_id), until_it_says=True)
+
+    async def _fetch(self, request: Request, *, until_it_says: bool = False) -> frozenset[str]:
+        """Read something until that succeeds, tell what it says, and return the calls that wait, if it must say."""
+        pauses = Pauses("the session could not be read", self._patience)
+        while True:
+            answer = await self._ask(request)
+            outcome = self._outcome({}, answer)
+            if outcome is Outcome.OVER:
+                await self._end({}, answer)
+            if outcome is Outcome.DELIVERED:
+                heard = self._seen(answer.body)
+                await self._tell(heard)
+                waiting = [calls for calls in map(self._dialect.pending, heard.messages) if calls is not None]
+                if waiting or not until_it_says:
+                    return frozenset[str]().union(*waiting)
+            await self._rest(pauses, answer)
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    async def _read(self) -> None:
+        """Listen until the session is over, over one connection after the other."""
+        pauses = Pauses("the provider could not be listened to", self._patience)
+        while True:
+            request = self._dialect.read(self._session_id, self._cursor)
+            began = _now()
+            answer, heard = await (self._listen(request) if request.streams else self._poll(request))
+            outcome = self._outcome({}, answer)
+            if outcome is Outcome.OVER:
+                await self._end({}, answer)
+            if outcome is Outcome.DELIVERED:
+                pauses.went_well(_now() - began)
+            if request.streams or not heard.messages:
+                await self._rest(pauses, answer)
+
+    async def _poll(self, request: Request) -> tuple[_Answer, Heard]:
+        """Ask once."""
+        if self._created.messages:
+            await self._catch_up()
+        answer = await self._ask(request, patience=self._patience.silence)
+        heard = self._seen(answer.body) if answer.body and answer.status == 200 else Heard()
+        await self._tell(heard)
+        return answer, heard
+
+    async def _listen(self, request: Request) -> tuple[_Answer, Heard]:
+        """Listen to one event stream, to its end."""
+        timeout = httpx2.Timeout(self._patience.silence, connect=self._patience.connect)
+        last, answer = Heard(), _Answer(0, {})
+        try:
+            async with self._client.stream(request.method, request.path, timeout=timeout) as response:
+                if response.status_code != 200:
+                    return await self._answer(response), last
+                answer = _Answer(200, {})
+                await self._catch_up()
+                async for event in httpx2.EventSource(response, max_event_size=self._max_size):
+                    message = _message(event.data.encode())
+                    if message:
+                        last = self._seen(message)
+                        await self._tell(last)
+                    elif event.data != _DONE:
+                        await self._pass_on(event.data)  # to be told as something broken
+        except httpx2.HTTPError as error:
+            reason = type(error).__name__
+            logger.info("session %s: the event stream broke (%s), and is opened again", self._session_id, reason)
+        return answer, last
+
+    async def _catch_up(self) -> None:
+        """A stream never repeats what it said before: what the session is now is read after it has been opened."""
+        created, self._created = self._created, Heard()
+        await self._tell(created)
+        missed = self._dialect.missed(self._session_id)
+        if missed is not None:
+            await self._fetch(missed)
+        await self._look()
+
+    def _seen(self, body: Message) -> Heard:
+        """What this tells; whoever reads next goes on from there."""
+        heard = self._dialect.seen(body, self._cursor)
+        self._cursor = heard.cursor or self._cursor
+        return heard
+
+    async def _tell(self, heard: Heard) -> None:
+        """Pass on what was heard. Raises `TransportError` if nothing will follow."""
+        for message in heard.messages:
+            pending = self._dialect.pending(message)
+            if pending is not None:
+                self._shown_soon &= pending
+                self._posted = {call: posted for call, posted in self._posted.items() if call in pending}
+            await self._pass_on(orjson.dumps(message).decode())
+        if heard.over:
+            raise TransportError("the provider ended the session")
+
+    async def _pass_on(self, frame: Frame) -> None:
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # nobody reads any more
+            await self._put.send(frame)
+
+    async def _end(self, message: Message, answer: _Answer) -> NoReturn:
+        """Tell why nothing will follow, and raise `TransportError`."""
+        await self._tell(self._dialect.answered(message, answer.status, answer.body))
+        why = "check that the session still exists, and the key"
+        raise TransportError(f"the provider does not go on with the session (HTTP {answer.status}): {why}")
+
+    # ------------------------------------------------------------------------------------------- one request
+
+    async def _ask(self, request: Request, key: str = "", *, patience: float | None = None) -> _Answer:
+        headers = {"idempotency-key": key} if request.keyed and key else {}
+        body: dict[str, Any] = {} if request.body is None else {"json": request.body}
+        timeout = httpx2.Timeout(patience or self._patience.answer, connect=self._patience.connect)
+        try:
+            async with self._client.stream(
+                request.method, request.path, headers=headers, timeout=timeout, **body
+            ) as response:
+                return await self._answer(response)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
+            return _Answer(0, {}, reached=False)
+        except httpx2.HTTPError:
+            return _Answer(0, {})
+
+    async def _answer(self, response: httpx2.Response) -> _Answer:
+        data = bytearray()
+        async for chunk in response.aiter_bytes():
+            data += chunk
+            if len(data) > self._max_size:
+                limit = self._max_size
+                logger.warning("session %s: an answer of over %d bytes was not read", self._session_id, limit)
+                data.clear()
+                break
+        return _Answer(response.status_code, _message(data), _seconds(response.headers.get("retry-after", "")))
+
+    async def _rest(self, pauses: Pauses, answer: _Answer) -> None:
+        """Wait before the next try, as long as the provider says, and ever longer if it says nothing."""
+        seconds = max(pauses.next(), answer.retry_after)
+        if seconds > self._patience.give_up:
+            raise TransportError(f"the provider asks to come back in {seconds:g} s, which is too long to wait")
+        await asyncio.sleep(seconds)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all sessions: to make one takes long, and memory."""
+    return httpx2.create_ssl_context()
+
+
+def _key() -> str:
+    return secrets.token_hex(16)
+
+
+def _message(data: bytes | bytearray) -> Message:
+    """A body or an event as a JSON object; empty if it is none."""
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _seconds(retry_after: str) -> float:
+    """A `Retry-After` in seconds; dates, which no provider here sends, count as none."""
+    return float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else 0.0
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
