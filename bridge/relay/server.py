@@ -133,7 +133,8 @@ class Relay:
             self._targets = self._aimed(self._routes, self._catalogue.tools)
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(_SWITCH_INTERVAL)
-            stack.callback(gc.unfreeze)
+            if not gc.get_freeze_count():  # what somebody else has frozen stays so
+                stack.callback(gc.unfreeze)
             self._exit = stack.pop_all()
         return self
 

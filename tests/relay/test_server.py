@@ -321,11 +321,20 @@ async def test_plain_functions_run_in_threads_which_are_counted() -> None:
 
 async def test_what_is_there_at_the_start_is_out_of_the_collectors_way_until_the_end() -> None:
     interval = sys.getswitchinterval()
+    gc.unfreeze()
     async with relaying("ws://127.0.0.1:9/v1/ws"):
         assert gc.get_freeze_count() > 10_000
         assert sys.getswitchinterval() == pytest.approx(0.0005)
     assert gc.get_freeze_count() == 0
     assert sys.getswitchinterval() == pytest.approx(interval)
+
+
+async def test_what_somebody_else_keeps_out_of_the_collectors_way_stays_there() -> None:
+    gc.freeze()
+    before = gc.get_freeze_count()
+    async with relaying("ws://127.0.0.1:9/v1/ws"):
+        pass
+    assert gc.get_freeze_count() >= before - 1000
 
 
 # ------------------------------------------------------------------------------------------ when a reply has been heard
