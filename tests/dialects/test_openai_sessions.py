@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Message
@@ -188,6 +188,7 @@ def test_there_is_no_audio() -> None:
         st.sampled_from(["events", "create", "attach", "session", "error", "type", "status", "object", "data"]), JSON
     )
 )
+@example({"attach": "\ud800"})
 def test_whatever_comes_over_http_is_read(body: dict[str, Any]) -> None:
     for message in (body, RESULT, {}):
         for status in (0, 200, 400, 409, 500):

@@ -195,6 +195,7 @@ async def test_at_the_end_what_could_not_be_written_is_counted(caplog: pytest.Lo
 # --------------------------------------------------------------------------------------------------- real sessions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_real_session_decides_the_same_when_it_is_replayed(name: str) -> None:
     journal, scenario, seen = MemoryJournal(), SCENARIOS[name], Seen(delivery=BRISK)

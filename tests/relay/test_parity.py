@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -26,19 +25,6 @@ def delivery(scenario: Scenario) -> Delivery:
 
 def tools_of(scenario: Scenario) -> dict[str, Tool]:
     return {sketch.name: sketched(sketch, PACE) for sketch in scenario.tools}
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {}), id="asyncio", marks=pytest.mark.slow),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ]
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """It takes a while, so on the standard loop it is among the slow tests."""
-    if request.param[1]:
-        pytest.importorskip("uvloop")
-    return request.param
 
 
 async def embedded(scenario: Scenario) -> Ledger:

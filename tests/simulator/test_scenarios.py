@@ -146,6 +146,7 @@ async def test_a_later_interruption_takes_an_earlier_turns_result_with_it(editio
     assert (fates(ledger), ledger.answers) == ({"run_line_test": Fate.TIMED_OUT}, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edition", EDITIONS)
 @pytest.mark.parametrize("name", ["hold-mode", "hold-mode-with-speech", "stuck-reply"])
 async def test_waiting_for_an_end_of_reply_that_does_not_come_deadlocks(name: str, edition: Edition) -> None:

@@ -179,7 +179,7 @@ class HCompanyDialect:
             case {"create": Mapping() as body}:
                 return Request("POST", "/sessions", body, keyed=True)
             case {"attach": str(session)}:
-                return Request("GET", f"/sessions/{quote(session, safe='')}")
+                return Request("GET", f"/sessions/{quote(session, safe='', errors='replace')}")
             case {"tool_results": Mapping() as body}:
                 return Request("POST", f"/sessions/{session_id}/tool_results", body)
             case {"messages": Mapping() as body}:

@@ -192,7 +192,9 @@ class HermDialect:
         match message:
             case {"create": Mapping() as body}:
                 about = {key: value for key, value in body.items() if key != "agent_id"}
-                return Request("POST", f"/agents/{quote(text(body, 'agent_id'), safe='')}/sessions", about)
+                return Request(
+                    "POST", f"/agents/{quote(text(body, 'agent_id'), safe='', errors='replace')}/sessions", about
+                )
             case {"attach": str(attached)}:
                 return Request("GET", _path(attached))
             case {"events": list(events)}:
@@ -277,7 +279,7 @@ HERM: Final[HttpDialect] = HermDialect()
 
 
 def _path(session_id: str) -> str:
-    return f"/sessions/{quote(session_id, safe='')}"
+    return f"/sessions/{quote(session_id, safe='', errors='replace')}"
 
 
 def _is_said_once(message: Message) -> bool:

@@ -274,7 +274,7 @@ OPENAI_SESSIONS: Final[HttpDialect] = OpenAISessionsDialect()
 
 
 def _path(session_id: str) -> str:
-    return f"{_SESSIONS}/{quote(session_id, safe='')}"
+    return f"{_SESSIONS}/{quote(session_id, safe='', errors='replace')}"
 
 
 def _conflict(status: int, error: Message) -> Outcome:
