@@ -81,6 +81,12 @@ class Opening(asyncio.Protocol):
         self._head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._lost = lost
 
+    @property
+    def is_open(self) -> bool:
+        """Can something be said to the peer? Not before the loop has made the connection, nor once it closes."""
+        transport: asyncio.Transport | None = getattr(self, "transport", None)
+        return transport is not None and not transport.is_closing()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 

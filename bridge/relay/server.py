@@ -350,7 +350,7 @@ class Relay:
         except ConnectionError:
             pass  # it went away
         except asyncio.CancelledError:
-            if not opening.transport.is_closing():
+            if opening.is_open:
                 opening.refuse(Refusal(503, "no session now: draining"))
             raise
         finally:

@@ -19,6 +19,7 @@ from bridge import ConfigError
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.relay import Limits, Listen, Relay, Route, Upstream
 from bridge.relay.frames import Opcode, frame
+from bridge.relay.handshake import Opening
 from tests.relay.rig import address, ask, providing, relaying, request, serving_bytes, upstream
 from tests.simulator.raw import dial
 
@@ -485,3 +486,18 @@ async def test_a_provider_whose_certificate_is_not_trusted_or_has_another_name_i
 async def test_a_provider_that_speaks_no_tls_is_a_bad_gateway() -> None:
     async with providing() as providers, relaying(providers.url.replace("ws:", "wss:")) as relay:
         assert (await refused(relay))[0] == 502
+
+
+async def test_a_connection_that_the_loop_has_not_made_yet_is_not_open() -> None:
+    opening = Opening(1000)
+    assert not opening.is_open
+    async with serving_bytes(_silent) as url:
+        host, _, port = url.removeprefix("ws://").partition("/")[0].partition(":")
+        await asyncio.get_running_loop().create_connection(lambda: opening, host, int(port))
+        assert opening.is_open
+        opening.transport.abort()
+        assert not opening.is_open
+
+
+async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
