@@ -4,8 +4,7 @@ Runs the tools an agent calls, keeps the results of a turn until the agent has f
 right moment, and throws them away when the caller barged in.
 """
 
-from .agents import AssemblyAI, TurnDetection, Webhook
-from .approvals import ApprovalRequest, Approvals
+from .agents.assemblyai import AssemblyAI, TurnDetection, Webhook
 from .core.conversation import Conversation, Step
 from .core.dialect import Agent, Delivery, Dialect, Endpoint
 from .core.events import (
@@ -48,9 +47,10 @@ from .errors import (
     TransportError,
 )
 from .host import Bridge, connect
-from .reconnect import ConnectionLost, ConnectionResumed, LostCall, LostSession
-from .running import ToolParked, ToolProgress, ToolSettled, ToolStarted
-from .session import AgentEvent, Session, SessionOptions
+from .runner.approvals import ApprovalRequest, Approvals
+from .session.reconnect import ConnectionLost, ConnectionResumed, LostCall, LostSession
+from .session.running import ToolParked, ToolProgress, ToolSettled, ToolStarted
+from .session.session import AgentEvent, Session, SessionOptions
 from .tools.call import CallContext, Parked
 from .tools.policy import Dedupe, Example
 from .tools.tool import Tool, Toolset

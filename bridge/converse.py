@@ -17,15 +17,15 @@ from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from .agents import AssemblyAI
+from .agents.assemblyai import AssemblyAI
 from .core.conversation import Step
 from .core.events import AgentAudio, ReplyStarted, SpeechStarted
-from .drawing import drawn
+from .demo.drawing import drawn
+from .demo.timeline import Timeline
 from .errors import ConfigError, SessionClosed
 from .host import connect
-from .session import Session
+from .session.session import Session
 from .simulator import Simulator
-from .timeline import Timeline
 from .tools.tool import Tool
 
 __all__ = ["Track", "converse", "offline", "read_wav", "write_wav"]

@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from .approvals import Approvals, Approver
 from .catalogue import Catalogue
 from .core.conversation import Step
 from .core.dialect import Agent, Delivery
 from .errors import ConfigError
 from .journal import Journal
 from .journal.recorder import Recorder
-from .leftovers import Recovered
-from .runner import Runner
-from .session import Session, SessionOptions
+from .runner.approvals import Approvals, Approver
+from .runner.leftovers import Recovered
+from .runner.runner import Runner
+from .session.session import Session, SessionOptions
 from .tools.source import Source
 from .tools.tool import Tool
 

@@ -52,7 +52,7 @@ from .core.events import (
     ToolResults,
     Transcript,
 )
-from .runner import Finished, Outcome, Runner
+from .runner.runner import Finished, Outcome, Runner
 
 __all__ = ["METRICS", "Kind", "Metrics", "Reading", "Series", "Source", "of_runner", "page"]
 

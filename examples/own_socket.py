@@ -10,7 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from bridge import AssemblyAI, CallContext, Conversation, Step, Toolset
 from bridge.core import events
 from bridge.core.turn import User
-from bridge.runner import Finished, Runner
+from bridge.runner.runner import Finished, Runner
 
 tools = Toolset()
 

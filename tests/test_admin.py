@@ -29,7 +29,7 @@ from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
 from bridge.metrics import Metrics
 from bridge.relay.server import Counters, Listen, Relay, Route, Traffic, Upstream
-from bridge.runner import Runner
+from bridge.runner.runner import Runner
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Simulator
 

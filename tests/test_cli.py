@@ -22,7 +22,7 @@ from bridge.__main__ import main
 from bridge.cli import cli
 from bridge.converse import converse
 from bridge.core.dialect import Delivery
-from bridge.demo import demo
+from bridge.demo.demo import demo
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Rules, Simulator
 from tests.simulator.documented_loop import DocumentedLoop

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bridge.agents import AssemblyAI
+from bridge.agents.assemblyai import AssemblyAI
 from bridge.converse import Track, converse, read_wav, write_wav
+from bridge.demo.timeline import Kind, Timeline
 from bridge.errors import ConfigError, ProviderError, TransportError
 from bridge.simulator import BargeIn, Call, Fail, HangUp, Reply, Rules, Say, Scenario, Simulator, UserSays
-from bridge.timeline import Kind, Timeline
 from bridge.tools.tool import Toolset
 
 RATE = 24_000

@@ -40,9 +40,9 @@ from bridge.core.events import (
     Transcript,
 )
 from bridge.errors import BridgeError
-from bridge.guards import Health
 from bridge.metrics import METRICS, Kind, Metrics, Reading, Series
-from bridge.runner import Finished, Runner
+from bridge.runner.guards import Health
+from bridge.runner.runner import Finished, Runner
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Rules, Simulator
 

@@ -21,7 +21,7 @@ import pytest
 import uvloop
 
 from bridge import CallContext, ConfigError, Deliver, Delivery, SessionClosed, ToolError, Toolset, TransportError
-from bridge.runner import Outcome
+from bridge.runner.runner import Outcome
 from bridge.testing import Call, Said, check_examples, run_tool, scripted_session
 from bridge.testing.provider import Provider
 from bridge.tools.policy import Example

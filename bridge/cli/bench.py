@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..benchmark import Delays, Direction, Report, Unmeasurable, Verdict, benchmark
-from ..drawing import say
+from ..demo.drawing import say
 from ..errors import ConfigError
 from .terminal import Unusable, terminal
 

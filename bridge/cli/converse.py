@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..agents import AssemblyAI
+from ..agents.assemblyai import AssemblyAI
 from ..converse import converse, offline, read_wav, write_wav
-from ..drawing import say
+from ..demo.drawing import say
+from ..demo.timeline import Kind, Timeline
 from ..errors import BridgeError, ConfigError
-from ..timeline import Kind, Timeline
 from ..tools.tool import Toolset
 from .terminal import Unusable, count, terminal
 from .tools import loaded, usable

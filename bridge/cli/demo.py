@@ -7,7 +7,7 @@ import logging
 
 import click
 
-from ..demo import demo
+from ..demo.demo import demo
 from .terminal import terminal
 
 __all__ = ["demo_command"]

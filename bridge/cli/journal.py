@@ -16,7 +16,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..durable import owner_of_this_life
 from ..errors import ConfigError, JournalError
 from ..journal import Claimed, Entry, State, Stored
 from ..journal.encoding import encode
@@ -26,7 +25,8 @@ from ..journal.replay import Replay, Replayed, replay
 from ..journal.sealing import Seal, read_key
 from ..journal.sqlite import open_sqlite
 from ..journal.stored import StoredJournal
-from ..leftovers import Recovered, died_here, recover
+from ..runner.durable import owner_of_this_life
+from ..runner.leftovers import Recovered, died_here, recover
 from ..tools.tool import Tool
 from .terminal import Unusable, count, terminal
 from .tools import loaded, usable

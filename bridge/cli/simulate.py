@@ -9,7 +9,7 @@ from typing import Literal
 import click
 from rich.console import Console
 
-from ..drawing import say
+from ..demo.drawing import say
 from ..scenarios import SCENARIOS
 from ..simulator import Ended, Fate, Ledger, ReplyEnd, Scenario, Simulator
 from .terminal import Unusable, count, terminal

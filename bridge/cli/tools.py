@@ -21,7 +21,7 @@ from ..catalogue import Catalogue
 from ..core.events import Start
 from ..errors import ConfigError
 from ..loading import Loaded, load
-from ..runner import Finished, Outcome
+from ..runner.runner import Finished, Outcome
 from ..testing.calling import Asked, run_tool
 from ..tools.source import Source
 from ..tools.tool import Tool, Toolset

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 from ..core.events import CallKey, ToolCall, ToolResult
 from ..errors import SessionClosed
-from ..runner import Finished, Outcome, Runner
+from ..runner.runner import Finished, Outcome, Runner
 from ..tools.tool import CallContext, Tool
 from .anthropic import AnthropicMessages
 from .api import INTERRUPTED, ApiName, Asked, Json, MessageApi, failed, plain

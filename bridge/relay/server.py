@@ -27,13 +27,13 @@ from typing import Any, Final, Self
 
 from websockets.http11 import Request, Response
 
-from ..approvals import Approvals
 from ..catalogue import Catalogue
 from ..errors import ConfigError
-from ..guards import Guards
 from ..journal import Journal
-from ..leftovers import Recovered
-from ..runner import Finished, Runner
+from ..runner.approvals import Approvals
+from ..runner.guards import Guards
+from ..runner.leftovers import Recovered
+from ..runner.runner import Finished, Runner
 from ..tools.source import Source
 from ..tools.tool import Tool
 from .admission import admit, correlation, metadata, refuse_open_door

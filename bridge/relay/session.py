@@ -55,8 +55,8 @@ from ..core.events import (
 )
 from ..core.turn import Link, User
 from ..errors import SessionClosed
-from ..running import Host, Running
-from ..timers import Timers
+from ..session.running import Host, Running
+from ..session.timers import Timers
 from ..tools.tool import Tool
 from .frames import Message, Opcode, frame
 from .tool_thread import FarCalls

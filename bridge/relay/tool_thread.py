@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from ..core.events import CallKey, ToolCall, ToolResult
 from ..errors import SessionClosed
-from ..runner import Calls, Finished, Runner
+from ..runner.runner import Calls, Finished, Runner
 from ..tools.tool import CallContext, Tool
 
 __all__ = ["FarCalls", "ToolThread"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..audio import PlaybackClock
+from ..session.audio import PlaybackClock
 from .walker import Walker
 
 __all__ = ["Voice"]

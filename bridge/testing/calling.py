@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from ..core.events import CallKey, ToolCall
-from ..runner import Finished, Outcome, Runner
+from ..runner.runner import Finished, Outcome, Runner
 from ..tools.encode import encode
 from ..tools.policy import NOT_GIVEN, Example
 from ..tools.tool import CallContext, Tool

@@ -26,7 +26,7 @@ from typing import Any
 import anyio.to_thread
 
 from ..errors import ConfigError
-from ..runner import Calls, Runner
+from ..runner.runner import Calls, Runner
 
 __all__ = ["VirtualClock"]
 

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..agents import AssemblyAI
+from ..agents.assemblyai import AssemblyAI
 from ..core.conversation import Step
 from ..core.dialect import Delivery
 from ..core.events import Discard, Run
 from ..errors import SessionClosed
-from ..runner import Finished, Runner
-from ..running import ToolProgress
-from ..session import Session, SessionOptions
+from ..runner.runner import Finished, Runner
+from ..session.running import ToolProgress
+from ..session.session import Session, SessionOptions
 from ..tools.tool import Tool
 from .clock import VirtualClock
 from .provider import Provider, Result, Said

@@ -12,7 +12,7 @@ import time
 import orjson
 
 from bridge.core.events import CallKey, ToolCall
-from bridge.runner import Finished, Runner
+from bridge.runner.runner import Finished, Runner
 from bridge.tools import CallContext, Toolset
 
 CALLS = 5_000

@@ -14,7 +14,7 @@ import time
 from multiprocessing.connection import Connection
 
 from bridge.core.events import CallKey, ToolCall
-from bridge.runner import Finished, Runner
+from bridge.runner.runner import Finished, Runner
 from bridge.tools import CallContext, Tool
 from bridge.tools.webhook import HttpSource, HttpTool
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bridge.core.events import CallKey, ToolCall  # noqa: E402 - the tree itself is measured, wherever this is started
-from bridge.runner import Finished, Runner  # noqa: E402
+from bridge.runner.runner import Finished, Runner  # noqa: E402
 from bridge.tools.mcp import McpServer, McpSource  # noqa: E402
 from bridge.tools.tool import CallContext, Tool  # noqa: E402
 from tests.tools.mcp_servers.serving import free_port, serving  # noqa: E402

@@ -32,9 +32,9 @@ from bridge.journal.opening import open_journal
 from bridge.journal.replay import Replayed, replay
 from bridge.journal.sqlite import open_sqlite
 from bridge.journal.stored import StoredJournal
-from bridge.leftovers import Found, recover
 from bridge.relay.server import Relay
-from bridge.runner import Finished, Outcome, Runner
+from bridge.runner.leftovers import Found, recover
+from bridge.runner.runner import Finished, Outcome, Runner
 from bridge.serve import serving
 from bridge.simulator import BargeIn, Call, HangUp, Reply, Simulator, Step, Until, Wait
 from tests.e2e.conftest import BRISK, PACE, script, tidily

@@ -21,9 +21,9 @@ from bridge import (
     Toolset,
     ToolSettled,
 )
-from bridge.agents_openai import OpenAISessions
-from bridge.runner import Runner
-from bridge.session import Session, SessionOptions
+from bridge.agents.openai_sessions import OpenAISessions
+from bridge.runner.runner import Runner
+from bridge.session.session import Session, SessionOptions
 from bridge.simulator.openai_sessions import (
     Ask,
     AwaitResults,

@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.client import connect as dial
 
 from bridge import AssemblyAI, Bridge, Toolset, ToolSettled
-from bridge.approvals import ApprovalRequest, Decided, Expired, Resolution, Resolved
-from bridge.running import ToolParked
+from bridge.runner.approvals import ApprovalRequest, Decided, Expired, Resolution, Resolved
+from bridge.session.running import ToolParked
 from bridge.simulator import BargeIn, Call, HangUp, Reply, Simulator, Step, Until, Wait
 from bridge.testing import Result, ScriptedSession, scripted_session
 from bridge.tools.tool import Parked

@@ -43,8 +43,8 @@ from bridge import (
 from bridge.core.dialect import Dialect, Message
 from bridge.core.events import ClientEvent, FromProvider, Resume, ToolFinished, ToolResults
 from bridge.dialects.assemblyai import ASSEMBLYAI
-from bridge.reconnect import ConnectionLost, ConnectionResumed, LostSession
 from bridge.scenarios import SCENARIOS
+from bridge.session.reconnect import ConnectionLost, ConnectionResumed, LostSession
 from bridge.simulator import (
     AwaitResults,
     Call,

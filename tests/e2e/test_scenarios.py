@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from bridge import AgentAudio, Delivery, ProviderError, ToolSettled, ToolStarted
-from bridge.reconnect import ConnectionLost, ConnectionResumed
 from bridge.scenarios import SCENARIOS
+from bridge.session.reconnect import ConnectionLost, ConnectionResumed
 from bridge.simulator import Ended, Fate, Phase, ReplyEnd, Verdict
 from tests.e2e.conftest import BRISK, PACE, Played, play, seconds_of, sent
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bridge.core.conversation import Step
 from bridge.core.events import CallKey, Sent, ToolCall, ToolResult
-from bridge.durable import Durable
 from bridge.journal import CallId, Claim, Concluded, Fate, Journal
 from bridge.journal.opening import open_journal
-from bridge.runner import Finished, Runner
+from bridge.runner.durable import Durable
+from bridge.runner.runner import Finished, Runner
 from bridge.tools import CallContext, Toolset
 
 __all__ = ["LANES", "POINTS", "Notes", "Trap", "context_of", "toolset"]

@@ -12,7 +12,7 @@ import pytest
 
 from bridge import CallContext, SessionClosed, ToolError, Toolset
 from bridge.message_loop import ApiName, MessageLoop
-from bridge.runner import Finished, Runner
+from bridge.runner.runner import Finished, Runner
 from bridge.simulator.messages_api import Call, Failure, Reply
 
 from .rig import APIS, HELLO, agent, told

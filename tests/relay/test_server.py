@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 from bridge import CallContext, Start, Tool, Toolset
 from bridge.core.events import SessionEnded, SessionOpened
 from bridge.relay import Listen, Relay, Route
-from bridge.runner import Finished, Outcome
+from bridge.runner.runner import Finished, Outcome
 from bridge.simulator import AudioPace, AwaitResults, Call, HangUp, Reply, Rules, Scenario, Simulator, UserSays
 from tests.relay.rig import BRIEF, PATIENCE, address, ask, brisk, providing, relaying, tool, until, upstream, weather
 from tests.simulator.raw import dial

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.core.events import CallKey, ToolCall
 from bridge.errors import ConfigError, SessionClosed, ToolError, ToolUnavailable
-from bridge.runner import Finished, Outcome, Runner
+from bridge.runner.runner import Finished, Outcome, Runner
 from bridge.tools.mcp import McpServer
 from bridge.tools.mcp.connection import Connection
 from bridge.tools.mcp.results import Interrupted

@@ -24,7 +24,7 @@ import pytest
 
 from bridge.core.events import Deliver, Start
 from bridge.errors import ConfigError, ToolError, ToolUnavailable
-from bridge.runner import Finished, Outcome
+from bridge.runner.runner import Finished, Outcome
 from bridge.tools import Tool
 from bridge.tools.policy import Dedupe, Example, Rate
 from bridge.tools.webhook import HttpSource, HttpTool

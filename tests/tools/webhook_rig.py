@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.core.events import CallKey, ToolCall
-from bridge.runner import Finished, Runner
+from bridge.runner.runner import Finished, Runner
 from bridge.tools import CallContext, Tool
 from bridge.tools.webhook import HttpSource, HttpTool
 

@@ -1,0 +1,1 @@
+"""Typed settings of agents, one file per provider."""

@@ -1,0 +1,160 @@
+"""What processes have left unfinished that died: brought to an end, so that nothing runs twice or is forgotten.
+
+A call that was started may have happened, or not. A tool that can look (`check_outcome`) is asked, one that may run
+again is run again under the same key, and of any other call it is said that nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..core.events import ToolResult
+from ..errors import ToolError
+from ..journal import CallId, Claimed, Granted, Journal, State
+from ..tools.encode import encode
+from ..tools.tool import CallContext, Parked, Tool
+from .durable import may_have_run
+
+__all__ = ["NOT_KNOWN", "Found", "Recovered", "died_here", "recover"]
+
+logger = logging.getLogger("bridge.journal")
+
+_STILL_KNOWN = frozenset({"session_id", "call_id", "tool"})
+"""Where the value of a hidden parameter may come from, so that it is known after the end of its session."""
+
+NOT_KNOWN = "not_known"
+"""The outcome of a call of which nobody can say any more whether it ran."""
+
+
+class Found(Enum):
+    """What was done about a call that was left behind."""
+
+    FINISHED = "was finished, but not told"
+    CHECKED = "its outcome was asked for"
+    REPEATED = "was run again"
+    UNKNOWN = "may or may not have happened"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A call that was left behind. It is orphaned now: its session is gone."""
+
+    claimed: Claimed
+    """As it was found."""
+    found: Found
+    outcome: str
+    result: ToolResult | None = field(default=None, repr=False)
+
+
+def died_here(owner: str, mine: str) -> bool:
+    """Is this the name of a process of this machine that lives no more? `mine` names the one that asks.
+
+    Of another machine's processes nobody knows, nor of those of a container that shares only the machine's name.
+    """
+    host, pid, _ = [*owner.rsplit("/", 2), "", ""][:3]
+    here, own, _ = [*mine.rsplit("/", 2), "", ""][:3]
+    if owner == mine or host != here or not pid.isdecimal():
+        return False
+    return pid == own or not _lives(int(pid))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is somebody else's
+    return True
+
+
+async def recover(
+    journal: Journal,
+    tools: Mapping[str, Tool],
+    owner: str,
+    *,
+    dead: Callable[[str], bool] | None = None,
+) -> tuple[Recovered, ...]:
+    """Bring to an end what processes that have died left unfinished, and say what that was; oldest first.
+
+    Of a call that was started, the tool's check is asked; a repeatable one runs again; any other is concluded as
+    `NOT_KNOWN`. All of them have lost their sessions. `dead` tells by the name of an owner whether it is dead: by
+    default, whether it `died_here`. Several may do this at once. Raises `JournalError`; then call it again.
+    """
+    gone = dead or (lambda name: died_here(name, owner))
+    left = [claimed for claimed in await journal.claims() if claimed.owner != owner and gone(claimed.owner)]
+    recovered = []
+    for claimed in left:
+        tool = tools.get(claimed.tool)
+        each = await _recovered(journal, claimed, tool, owner)
+        if each is not None:
+            recovered.append(each)
+            await journal.settle([claimed.call], State.ORPHANED)
+    return tuple(recovered)
+
+
+async def _recovered(journal: Journal, claimed: Claimed, tool: Tool | None, owner: str) -> Recovered | None:
+    """None if somebody else is at it."""
+    if claimed.state is not State.STARTED:
+        return Recovered(claimed, Found.FINISHED, claimed.outcome, claimed.result)
+    found, work = Found.UNKNOWN, None
+    arguments = None if tool is None else _arguments(tool, claimed)
+    if tool is not None and arguments is not None:
+        if tool.check_outcome is not None:
+            found, work = Found.CHECKED, tool.check_outcome(arguments, _context(claimed.call, claimed.tool).ticket)
+        elif tool.repeatable:
+            text = claimed.arguments or ""
+            claim = await journal.claim(claimed.call, claimed.tool, text, owner, instead_of=claimed.owner)
+            if not isinstance(claim, Granted):
+                return None
+            found, work = Found.REPEATED, _again(tool, arguments, claimed.call)
+    output, outcome = ("", NOT_KNOWN) if tool is None or work is None else await _outcome(tool, work)
+    if outcome == NOT_KNOWN:
+        found, output = Found.UNKNOWN, encode({"error": may_have_run(claimed.tool)})
+    result = ToolResult(claimed.call.call_id, output, is_error=outcome != "ok", name=claimed.tool)
+    concluded = await journal.conclude(claimed.call, result, outcome)
+    return Recovered(claimed, found, concluded.outcome, concluded.result)
+
+
+def _arguments(tool: Tool, claimed: Claimed) -> dict[str, Any] | None:
+    """None if they are not known any more: what is hidden from models came from a session that is gone."""
+    if claimed.arguments is None or not _STILL_KNOWN.issuperset(tool.hidden.values()):
+        return None
+    try:
+        return tool.arguments(claimed.arguments, _context(claimed.call, claimed.tool))
+    except ToolError:
+        return None
+
+
+def _context(call: CallId, tool: str) -> CallContext:
+    return CallContext(session_id=call.session, key=call.key, tool=tool)
+
+
+async def _again(tool: Tool, arguments: Mapping[str, Any], call: CallId) -> object:
+    context = _context(call, tool.spec.name)
+    made = (
+        await asyncio.to_thread(tool.invoke, arguments, context) if tool.blocking else tool.invoke(arguments, context)
+    )
+    value = await made if inspect.isawaitable(made) else made
+    if isinstance(value, Parked):
+        raise RuntimeError("what it has been handed to answers to nobody any more")
+    return value
+
+
+async def _outcome(tool: Tool, work: Awaitable[object]) -> tuple[str, str]:
+    """JSON text, and how it ended."""
+    try:
+        async with asyncio.timeout(tool.timeout):
+            return encode(await work, tool.result_limit), "ok"
+    except ToolError as error:
+        return encode({"error": str(error)}), "error"
+    except Exception as error:
+        logger.warning("tool %s: what came of a call could not be found out: %s", tool.spec.name, type(error).__name__)
+        return "", NOT_KNOWN

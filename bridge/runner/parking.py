@@ -1,0 +1,163 @@
+"""Calls whose outcome comes from elsewhere: a worker, a browser, a person. Each is completed once, or too late.
+
+A tool that returns `Parked` leaves its call open under its ticket. Whoever has the ticket may complete it, from any
+thread, also before the tool has returned; saying the same again is fine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..errors import ToolBusy, ToolError
+from ..tools.encode import encode
+
+__all__ = ["Answer", "Completion", "Parking", "Verdict"]
+
+_REMEMBERED = 10_000
+"""Calls whose end is remembered, so that a repeated completion is recognised."""
+
+
+class Verdict(Enum):
+    """What became of a completion."""
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"
+    """The same has been said before."""
+    CONFLICT = "conflict"
+    """Something else has been said before, and stands."""
+    EXPIRED = "expired"
+    """Too late: the call has been answered, or is not wanted any more. To try again is vain."""
+    UNKNOWN = "unknown"
+    """No such call runs, or it does not wait for anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was said about a call: its result, or why there is none."""
+
+    output: str = field(default="null", repr=False)
+    """JSON text."""
+    error: str = field(default="", repr=False)
+    """A sentence for the model; empty if all went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of a completion, and which answer stands."""
+
+    verdict: Verdict
+    answer: Answer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A call that may be completed."""
+
+    result_limit: int
+    answer: Answer | None = None
+    waiting: asyncio.Future[None] | None = None
+    """There once its tool has left it open."""
+
+
+class Parking:
+    """The open calls of a process. They wait on the tools' event loop; they may be completed from any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: dict[str, _Open] = {}
+        self._past: dict[str, Answer | None] = {}
+        """Calls that have waited, and what came of it."""
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The tickets of the calls that wait."""
+        with self._lock:
+            return tuple(ticket for ticket, each in self._open.items() if each.waiting is not None)
+
+    def open(self, ticket: str, result_limit: int) -> None:
+        """From now on the call may be completed."""
+        with self._lock:
+            self._open[ticket] = _Open(result_limit)
+
+    def close(self, ticket: str) -> Answer | None:
+        """From now on it is too late. The answer, if it was in time."""
+        with self._lock:
+            left = self._open.pop(ticket, None)
+            if left is None:
+                return self._past.get(ticket)
+            if left.waiting is not None:
+                self._waiting -= 1
+            if left.waiting is not None or left.answer is not None:
+                self._past[ticket] = left.answer
+                if len(self._past) > _REMEMBERED:
+                    del self._past[next(iter(self._past))]
+            return left.answer
+
+    def leave(self, ticket: str) -> Awaitable[Answer]:
+        """The tool of an open call is done, and the outcome is to come: await it.
+
+        Raises `ToolBusy` if too many calls wait already; the outcome raises `ToolError` if the work failed.
+        """
+        over = asyncio.get_running_loop().create_future()
+        with self._lock:
+            left = self._open[ticket]
+            if self._waiting >= self._limit:
+                raise ToolBusy("too many calls wait for their outcome already: what comes of this one is not known")
+            left.waiting, self._waiting = over, self._waiting + 1
+            if left.answer is not None:
+                over.set_result(None)
+        return _outcome(left, over)
+
+    def complete(self, ticket: str, value: object) -> Completion:
+        """The work has come to this. Raises `Unencodable` or `TooLarge` for what cannot be a result."""
+        with self._lock:
+            left = self._open.get(ticket)
+        return self._answer(ticket, Answer(encode(value, left.result_limit if left else None)))
+
+    def fail(self, ticket: str, sentence: str) -> Completion:
+        """There will be no result; the sentence is for the model."""
+        return self._answer(ticket, Answer(error=sentence or "it failed"))
+
+    def _answer(self, ticket: str, answer: Answer) -> Completion:
+        with self._lock:
+            left = self._open.get(ticket)
+            if left is None:
+                return self._late(ticket, answer)
+            if left.answer is not None:
+                return _again(left.answer, answer)
+            left.answer = answer
+            waiting = left.waiting
+        if waiting is not None:
+            with suppress(RuntimeError):  # the tools' loop has closed, and nobody waits there any more
+                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
+        return Completion(Verdict.ACCEPTED, answer)
+
+    def _late(self, ticket: str, answer: Answer) -> Completion:
+        if ticket not in self._past:
+            return Completion(Verdict.UNKNOWN)
+        before = self._past[ticket]
+        return Completion(Verdict.EXPIRED) if before is None else _again(before, answer)
+
+
+async def _outcome(left: _Open, over: asyncio.Future[None]) -> Answer:
+    await over
+    assert left.answer is not None
+    if left.answer.error:
+        raise ToolError(left.answer.error)
+    return left.answer
+
+
+def _again(before: Answer, answer: Answer) -> Completion:
+    return Completion(Verdict.REPEATED if answer == before else Verdict.CONFLICT, before)
+
+
+def _wake(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
