@@ -27,6 +27,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+from .attach.plan import Plan, Webhook
+from .attach.providers import Provider
 from .dialects import DIALECTS
 from .errors import ConfigError, JournalError
 from .journal import Retention
@@ -35,9 +37,19 @@ from .journal.payloads import Keep, Payloads
 from .journal.sealing import Seal, read_key
 from .journal.stored import StoredJournal
 from .loading import load
-from .relay.pipe import OnLoss, Pings
+from .relay.pipe import OnLoss, OnProviderLoss, Pings
 from .relay.server import Limits, Listen, Route, Upstream
-from .settings import PREFIX, JournalTable, RouteTable, Settings, ToolsTable, UpstreamTable, listed
+from .settings import (
+    PREFIX,
+    AdminToken,
+    AttachTable,
+    JournalTable,
+    RouteTable,
+    Settings,
+    ToolsTable,
+    UpstreamTable,
+    listed,
+)
 from .tools.mcp import McpServer, McpSource
 from .tools.source import Source
 from .tools.tool import Toolset
@@ -92,6 +104,7 @@ class Sidecar:
     listen: Listen
     limits: Limits
     journal: JournalPlan | None = None
+    attach: tuple[Plan, ...] = ()
 
 
 def read(path: Path | None, overrides: Layer | None = None, *, fresh: bool = False) -> Sidecar:
@@ -140,7 +153,21 @@ def _built(settings: Settings, tools: Toolset) -> Sidecar:
     routes.append(Route(upstream=_upstream(settings.upstream, settings)))
     limits = Limits(**settings.limits.model_dump())
     journal = _journal(settings.journal) if settings.journal.address else None
-    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits, journal)
+    attach = tuple(_plan(each, settings) for each in settings.attach)
+    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits, journal, attach)
+
+
+def _plan(table: AttachTable, settings: Settings) -> Plan:
+    provider = Provider(dialect=table.dialect, url=table.url, api_key=table.api_key)
+    secrets, port = table.webhook_secrets, table.webhook_port
+    return Plan(
+        provider=provider,
+        sessions=table.sessions,
+        webhook=None if port is None else Webhook(host=table.webhook_host, port=port, secrets=secrets),
+        max_sessions=table.max_sessions,
+        owed_timeout=settings.session.drain_seconds,
+        give_up=table.give_up,
+    )
 
 
 def _journal(table: JournalTable) -> JournalPlan:
@@ -164,6 +191,7 @@ def _upstream(table: UpstreamTable, settings: Settings) -> Upstream:
         show_calls=settings.tools.show_calls,
         pings=Pings(table.pings),
         on_application_loss=OnLoss(settings.session.on_application_loss),
+        on_provider_loss=OnProviderLoss(table.on_provider_loss),
     )
 
 
@@ -312,9 +340,10 @@ def _near(key: str) -> str:
 def _known() -> Iterator[str]:
     for table, field in Settings.model_fields.items():
         yield table
-        kind = RouteTable if table == "route" else field.annotation
+        kind = RouteTable if table == "route" else AttachTable if table == "attach" else field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from (f"{table}.{name}" for name in kind.model_fields)
+    yield from (f"admin.tokens.{name}" for name in AdminToken.model_fields)
     yield from (f"tools.http.{name}" for name in HttpTool.model_fields)
     yield from (f"tools.mcp.{name}" for name in McpServer.model_fields)
 

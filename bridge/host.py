@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .catalogue import Catalogue
 from .core.conversation import Step
 from .core.dialect import Agent, Delivery
-from .errors import ConfigError
+from .errors import ConfigError, SessionClosed
 from .journal import Journal
 from .journal.recorder import Recorder
-from .runner.approvals import Approvals, Approver
+from .runner.approvals import Approvals, Approver, Decision
 from .runner.leftovers import Recovered
+from .runner.orphans import Orphans, Telling, account
+from .runner.parking import Completion
 from .runner.runner import Runner
+from .session.inherited import Inherited
+from .session.reconnect import Resumable
 from .session.session import Session, SessionOptions
 from .tools.source import Source
 from .tools.tool import Tool
@@ -24,13 +31,32 @@ from .tools.tool import Tool
 if TYPE_CHECKING:
     from .metrics import Metrics
 
-__all__ = ["Bridge", "connect"]
+__all__ = ["Bridge", "SessionSnapshot", "connect"]
 
 _END_TIMEOUT = 1.0
 """Seconds that parked calls have for their end."""
 
 Observer = Callable[[Session, Step], None]
 """Sees every step of every session as it happens; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """One session as it is now."""
+
+    id: str
+    provider_session_id: str
+    dialect: str
+    seconds: float
+
+
+@runtime_checkable
+class Informable(Protocol):
+    """An agent that can be told something from the start."""
+
+    def informed(self, text: str) -> Agent:
+        """The same agent, with this in its prompt. Raises `ConfigError` if it cannot be added to."""
+        ...
 
 
 class Bridge:
@@ -65,9 +91,14 @@ class Bridge:
         tool_pause: float = 30.0,
     ) -> None:
         self._catalogue = Catalogue(tools, sources, changed=self._changed)
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, tuple[str, float]] = {}
+        """Each with its dialect, and when it began."""
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._closing = ""
         counting: tuple[Observer, ...] = () if metrics is None else (metrics,)
         self._recorder = None if journal is None else Recorder(journal)
+        self._orphans: Orphans | None = None
         self._per_session = max_concurrent_tools_per_session
         watchers = () if metrics is None else (metrics.finished,)
         self.runner = Runner(
@@ -80,6 +111,8 @@ class Bridge:
             owner=owner,
             watchers=watchers,
         )
+        if journal is not None and self.runner.durable is not None:
+            self._orphans = Orphans(journal, self.runner.durable.owner)
         writing = tuple(each for each in (self._recorder, self.runner.durable) if each is not None)
         self._observers: tuple[Observer, ...] = (*observers, *counting, *writing)
         if metrics is not None:
@@ -95,12 +128,48 @@ class Bridge:
     @property
     def reason(self) -> str:
         """Why no session should be begun now, such as a server that is down and needed; else empty."""
-        return self._catalogue.reason
+        return self._closing or self._catalogue.reason
+
+    @property
+    def ready(self) -> str:
+        """The same as `reason`, for the admin port."""
+        return self.reason
+
+    @property
+    def sessions(self) -> list[SessionSnapshot]:
+        """The sessions that are going on, oldest first."""
+        now = time.monotonic()
+        return [
+            SessionSnapshot(each.id, each.provider_session_id, dialect, now - since)
+            for each, (dialect, since) in list(self._sessions.items())
+        ]
+
+    def observe(self, observer: Observer) -> None:
+        """Have it see every step of the sessions that begin from now on, as the `observers` do."""
+        self._observers = (*self._observers, observer)
 
     @property
     def approvals(self) -> Approvals:
         """The calls that wait to be approved, and how to decide them."""
         return self.runner.approvals
+
+    async def settle(self, ticket: str, value: object = None, *, error: str = "") -> Completion:
+        """The outcome of a call that waits for somebody outside; see `Runner.settle`."""
+        return await self.runner.settle(ticket, value, error=error)
+
+    async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
+        """Decide a request for approval; see `Approvals.decide`."""
+        return await self.runner.decide(request_id, approve=approve, by=by, reason=reason)
+
+    async def drain(self, seconds: float) -> int:
+        """Begin no more sessions, give those there are so long, end the rest, and say how many those were."""
+        self._closing = "draining"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._emptied.wait()
+        left = list(self._sessions)
+        await asyncio.gather(*(session.end("draining") for session in left))
+        return len(left)
 
     def switch(self, *, off: Iterable[str] = (), on: Iterable[str] = ()) -> None:
         """Calls of tools that are off are answered "not available now", in every session, from now on."""
@@ -133,6 +202,8 @@ class Bridge:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.runner.aclose(_END_TIMEOUT)
+        if self._orphans is not None:
+            await self._orphans.aclose(_END_TIMEOUT)
         if self._recorder is not None:
             await self._recorder.aclose()
         await self._catalogue.__aexit__(kind, error, trace)
@@ -147,30 +218,77 @@ class Bridge:
         metadata: Mapping[str, Any] | None = None,
         delivery: Delivery | None = None,
         options: SessionOptions | None = None,
+        earlier: str = "",
+        resume: Resumable | None = None,
     ) -> AsyncIterator[Session]:
         """Connect, configure, and yield the session once the provider is ready for audio.
 
         `api_key`: by default from the environment variable that the agent names. `metadata`: what tools find in their
         `CallContext`. `delivery`: instead of the dialect's. Raises `AuthenticationFailed`, `ConfigurationRefused`,
         `AtCapacity`, `ProviderError` or `TransportError` if there will be no session. On leaving, the session is ended
-        properly, within bounds.
+        properly, within bounds. Raises `SessionClosed` while this is draining.
+
+        Two ways to go on after a process has died, both with a journal, which may raise `JournalError`:
+
+        `earlier`: our name for a session of the same caller. Results that it has left orphaned are told to the agent of
+        this one, each once, as far as the journal keeps them for good. They stand in the agent's prompt, so that it
+        knows of them without being made to speak; one whose prompt cannot be added to is refused with `ConfigError`.
+
+        `resume`: the provider's session goes on here; `agent` and the tools are to be the same. What was begun there is
+        brought to an end, as by `recover`, and its results are sent: the process that had it must be gone. Raises
+        `ProviderError` if the provider does not go on with it.
         """
-        options = options or SessionOptions()
-        session = Session(
-            agent,
-            dict(self.tools),
-            self.runner.session(max_concurrent=self._per_session),
-            observers=self._observers,
-            metadata=metadata or {},
-            delivery=delivery,
-            options=options,
-        )
-        async with session.open(_key(agent, api_key)):
-            self._sessions.add(session)
-            try:
+        if self._closing:
+            raise SessionClosed("no session now: draining")
+        key = _key(agent, api_key)
+        with ExitStack() as undo:
+            if earlier:
+                agent = await self._told(agent, earlier, undo)
+            inherited = None if resume is None else await self._inherited(resume)
+            session = Session(
+                agent,
+                dict(self.tools),
+                self.runner.session(max_concurrent=self._per_session),
+                observers=(*self._observers, *self._telling(inherited)),
+                metadata=metadata or {},
+                delivery=delivery,
+                options=options or SessionOptions(),
+                approvals=self.approvals,
+                inherited=inherited,
+            )
+            async with session.open(key), self._going_on(session, agent):
+                undo.pop_all()
                 yield session
-            finally:
-                self._sessions.discard(session)
+
+    @asynccontextmanager
+    async def _going_on(self, session: Session, agent: Agent) -> AsyncIterator[None]:
+        self._sessions[session] = agent.dialect.name, time.monotonic()
+        self._emptied.clear()
+        try:
+            yield
+        finally:
+            del self._sessions[session]
+            if not self._sessions:
+                self._emptied.set()
+
+    async def _told(self, agent: Agent, earlier: str, undo: ExitStack) -> Agent:
+        """The agent that knows what an earlier session has left; `undo` leaves that to another one."""
+        if self._orphans is None:
+            raise ConfigError("an earlier session can be told of only with a journal: pass journal=...")
+        if not isinstance(agent, Informable):
+            raise ConfigError(f"an agent of {agent.dialect.name} cannot be told what an earlier session has left")
+        taken = await self._orphans.take(earlier)
+        undo.callback(self._orphans.put_back, earlier, taken)
+        return agent.informed(account(taken)) if taken else agent
+
+    async def _inherited(self, resume: Resumable) -> Inherited:
+        calls = () if self._orphans is None else await self._orphans.left(resume.session, self.tools)
+        return Inherited(resume, calls)
+
+    def _telling(self, inherited: Inherited | None) -> tuple[Observer, ...]:
+        if self._orphans is None or inherited is None:
+            return ()
+        return (Telling(self._orphans, inherited.calls),)
 
     def _changed(self, tools: Mapping[str, Tool]) -> None:
         self.runner.approvals.keep(tools)

@@ -104,6 +104,8 @@ METRICS: Final = (
     Series("bridge_journal_entries_lost_total", _C, "Entries that the journal could not take."),
     Series("bridge_journal_claims_refused_total", _C, "Calls that were not run, since the journal was out of order."),
     Series("bridge_journal_unrecorded_total", _C, "Results that were given although the journal could not take them."),
+    Series("bridge_mailbox_taken_total", _C, "Answers taken that came to another process, by how seen.", ("way",)),
+    Series("bridge_mailbox_listening", _G, "1 while notices of other processes arrive; else they are looked for."),
     Series("bridge_unknown_tools_total", _C, "Calls of tools that nobody has."),
     Series("bridge_duplicate_calls_total", _C, "Calls that the provider announced again; they ran once."),
     Series("bridge_results_sent_total", _C, "Results that the provider was given."),
@@ -118,7 +120,16 @@ METRICS: Final = (
     Series("bridge_call_to_audio_seconds", _H, "From a tool call to the agent's voice in a later reply.", (), _SILENCE),
     Series("bridge_provider_errors_total", _C, "Errors that the provider reported, by its code.", ("code",)),
     Series("bridge_malformed_messages_total", _C, "Messages of the provider with missing or broken parts."),
+    Series("bridge_attached_sessions_open", _G, "Sessions at a provider whose tools are served.", ("dialect",)),
+    Series("bridge_attaches_total", _C, "Sessions that are served no more, by how it ended.", ("dialect", "outcome")),
     Series("bridge_reconnects_total", _C, "Sessions that went on over a new connection."),
+    Series(
+        "bridge_provider_losses_total",
+        _C,
+        "Relayed sessions that stayed when their provider was lost, by what became of them.",
+        ("outcome",),
+    ),
+    Series("bridge_dropped_media_total", _C, "Pieces of users' speech that came while their provider was away."),
     Series("bridge_frames_total", _C, "Frames relayed.", ("direction", "kind")),
     Series("bridge_bytes_total", _C, "Bytes relayed.", ("direction", "kind")),
     Series("bridge_slow_looks_total", _C, "Media that were not recognised at the first look.", ("direction",)),
@@ -134,6 +145,7 @@ METRICS: Final = (
     Series("bridge_threads_busy", _G, "Threads that run a tool, abandoned ones included."),
     Series("bridge_threads_abandoned", _G, "Threads whose tool goes on although its call has been answered."),
     Series("bridge_worker_restarts_total", _C, "Worker processes that died and were replaced."),
+    Series("bridge_api_requests_total", _C, "Requests to the admin port, by path and status.", ("route", "status")),
     Series("bridge_build_info", _G, "Always 1; the versions are in the labels.", ("version", "python")),
 )
 """Everything that is exported, in the order in which it is documented."""
@@ -164,6 +176,10 @@ def of_runner(runner: Runner) -> Iterator[Reading]:
     if runner.durable is not None:
         yield Reading("bridge_journal_claims_refused_total", (), runner.durable.refused)
         yield Reading("bridge_journal_unrecorded_total", (), runner.durable.unrecorded)
+    if runner.post is not None:
+        yield Reading("bridge_mailbox_listening", (), runner.post.listening)
+        for way, times in dict(runner.post.taken).items():
+            yield Reading("bridge_mailbox_taken_total", (way.value,), times)
     unavailable, paused = runner.guards.unavailable, dict(runner.guards.paused)
     for tool in unavailable | paused.keys():
         yield Reading("bridge_tool_unavailable", (tool,), tool in unavailable)
@@ -438,17 +454,22 @@ class Metrics:
 
 _READ: Final = frozenset(
     {
+        "bridge_provider_losses_total",
+        "bridge_dropped_media_total",
         "bridge_frames_total",
         "bridge_bytes_total",
         "bridge_slow_looks_total",
         "bridge_refused_connections_total",
         "bridge_sessions_without_setup_total",
         "bridge_worker_restarts_total",
+        "bridge_api_requests_total",
         "bridge_tool_pauses_total",
         "bridge_approvals_total",
         "bridge_journal_entries_lost_total",
         "bridge_journal_claims_refused_total",
         "bridge_journal_unrecorded_total",
+        "bridge_mailbox_taken_total",
+        "bridge_attaches_total",
     }
     | {series.name for series in METRICS if series.kind is Kind.GAUGE}
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from .attach.sidecar import Attachments
 from .config import Layer, Sidecar, read
 from .errors import ConfigError
 from .relay.server import Relay
@@ -35,6 +36,8 @@ class Reloader:
         try:
             sidecar = await anyio.to_thread.run_sync(self._read)
             await relay.replace(sidecar.routes, sidecar.tools, sidecar.sources)
+            if isinstance(relay.beside, Attachments):
+                await relay.beside.replace(sidecar.attach)
         except ConfigError as error:
             reasons = "; ".join(str(error).splitlines())
             logger.error("the settings cannot be used, and those from before stay in force: %s", reasons)

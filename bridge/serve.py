@@ -14,21 +14,33 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final, TypeVar
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext, suppress
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
 
-from .admin import Subject, admin, listening, relay_source, told
+from .admin import Access, Desk, Readers, Scope, Subject, Token, app_of, listening, relay_source, told
+from .attach.sidecar import attaching
 from .config import JournalPlan, Sidecar
 from .errors import JournalError
 from .journal import Journal
 from .journal.recorder import Recorder
 from .metrics import Metrics
 from .relay.server import Relay
+from .settings import AdminTable, is_loopback
 
-__all__ = ["Reload", "at_each_hangup", "log_to_stderr", "run", "run_loop", "serving", "until_stopped"]
+__all__ = [
+    "Reload",
+    "Serving",
+    "access_of",
+    "at_each_hangup",
+    "log_to_stderr",
+    "run",
+    "run_loop",
+    "serving",
+    "until_stopped",
+]
 
 logger = logging.getLogger("bridge.serve")
 
@@ -60,11 +72,21 @@ def log_to_stderr(level: str, worker: int | None = None) -> None:
     """One line for each thing that happens; with the number of the worker, if there are several."""
     who = f" worker {worker}" if worker else ""
     logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s")
+    if level != "debug":
+        logging.getLogger("httpx2").setLevel("WARNING")  # it has a line for each request
+
+
+class Serving(NamedTuple):
+    """A relay that takes sessions, what is counted of them, and what can be asked of it."""
+
+    relay: Relay
+    metrics: Metrics
+    desk: Desk
 
 
 @asynccontextmanager
-async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[tuple[Relay, Metrics]]:
-    """A relay that takes sessions, and what is counted of them. Raises `ConfigError` if it cannot.
+async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[Serving]:
+    """Take sessions while the block runs. Raises `ConfigError` if that is impossible.
 
     `worker` is the number of this process among those that share the port.
     """
@@ -86,12 +108,34 @@ async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[tuple[Rela
             masks.watch(relay)
             relay.guards.switch(off=sidecar.settings.tools.off)
             metrics.add_source(relay_source(relay))
+            desk = Desk(relay)
             for recorder in recorders:
                 metrics.watch_recorder(recorder)
             await relay.start(sidecar.listen)
             others = _all_others if sidecar.journal is not None and sidecar.journal.single else None
-            with _beside(metrics.watch_loop(), files.watch(), _recover(relay, others)), _loop_tells(files.loop_failed):
-                yield relay, metrics
+            decided = relay.approvals.attached(_nobody) if sidecar.settings.admin.approvals else nullcontext()
+            recovered = asyncio.Event()
+            beside = _beside(metrics.watch_loop(), files.watch(), _recover(relay, others, recovered))
+            # What runs at a provider is served by one process, however many share the port.
+            attached = attaching(relay, sidecar.attach, metrics, recovered) if worker == 1 else nullcontext()
+            with beside, _loop_tells(files.loop_failed), decided, closing(desk):
+                async with attached:
+                    yield Serving(relay, metrics, desk)
+
+
+def _nobody(_: object) -> None:
+    """Who decides over the port comes to ask what there is."""
+
+
+def access_of(table: AdminTable) -> Access:
+    """Who is let in. Raises `ConfigError` for tokens that cannot be."""
+    first = (Token("admin", table.token),) if table.token else ()
+    tokens = (*first, *(Token(each.name, each.token, frozenset(map(Scope, each.scopes))) for each in table.tokens))
+    alone = is_loopback(table.host)
+    own = ("localhost", "127.0.0.1", "[::1]", table.host) if alone else ()
+    readers = Readers.ANYBODY if alone and not tokens else Readers.WITH_TOKEN
+    hosts = tuple(host.lower() for host in table.hosts or own)
+    return Access(tokens, readers, hosts, table.origins)
 
 
 async def until_stopped(subject: Subject, drain_seconds: float) -> int:
@@ -128,9 +172,10 @@ async def at_each_hangup(
 
 async def _serve(sidecar: Sidecar, started: Callable[[int, int], None], reload: Reload | None) -> int:
     port = sidecar.settings.admin
+    access = access_of(port)
     async with (
-        serving(sidecar) as (relay, metrics),
-        listening(admin(relay, metrics, token=port.token), port.host, port.port) as admin_port,
+        serving(sidecar) as (relay, metrics, desk),
+        listening(app_of(desk, metrics, access), port.host, port.port) as admin_port,
         anyio.create_task_group() as group,
     ):
 
@@ -140,7 +185,8 @@ async def _serve(sidecar: Sidecar, started: Callable[[int, int], None], reload: 
 
         await group.start(at_each_hangup, reload_relay)
         started(relay.port, admin_port)
-        left = await until_stopped(relay, sidecar.settings.session.drain_seconds)
+        left = await until_stopped(desk, sidecar.settings.session.drain_seconds)
+        desk.close()
         group.cancel_scope.cancel()
     return left
 
@@ -195,13 +241,15 @@ def _all_others(owner: str) -> bool:
     return True
 
 
-async def _recover(relay: Relay, dead: Callable[[str], bool] | None) -> None:
+async def _recover(relay: Relay, dead: Callable[[str], bool] | None, recovered: asyncio.Event) -> None:
     """Bring to an end what processes that have died left in the journal; one line for each call."""
     try:
         left = await relay.recover(dead=dead)
     except JournalError as error:
         logger.error("the journal: what was left unfinished stays so; try 'journal recover': %s", error)
         return
+    finally:
+        recovered.set()
     for each in left:
         call, tool = each.claimed.call, each.claimed.tool
         told = (tool, call.call_id, call.session, each.found.value, each.outcome)

@@ -17,7 +17,10 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from .dialects import DIALECTS
+from .attach.plan import NOTIFYING
+from .attach.providers import known_dialect
+from .dialects import DIALECTS, HTTP_DIALECTS
+from .errors import ConfigError
 from .journal.opening import is_postgres
 from .tools.mcp import McpServer
 from .tools.webhook import HttpTool
@@ -25,6 +28,8 @@ from .tools.webhook import HttpTool
 __all__ = [
     "PREFIX",
     "AdminTable",
+    "AdminToken",
+    "AttachTable",
     "JournalTable",
     "LimitsTable",
     "ListenTable",
@@ -34,6 +39,7 @@ __all__ = [
     "Settings",
     "ToolsTable",
     "UpstreamTable",
+    "is_loopback",
     "listed",
 ]
 
@@ -50,9 +56,27 @@ def listed(value: object) -> object:
 
 
 def _known_dialect(name: str) -> str:
+    if name in HTTP_DIALECTS:
+        raise ValueError(f"{name} is served over HTTP, and applications connect by WebSocket: use connect() in Python")
     if name not in DIALECTS:
         raise ValueError(f"must be one of {', '.join(DIALECTS)}")
     return name
+
+
+def _attachable(name: str) -> str:
+    try:
+        return known_dialect(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _http(url: str) -> str:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError("must be an HTTP address: https://host/path")
+    if parts.username is not None or parts.query:
+        raise ValueError("must not hold credentials or a query; a key goes into the variable that api_key_env names")
+    return url
 
 
 def _websocket(url: str) -> str:
@@ -136,20 +160,54 @@ class ListenTable(_Table):
         return self
 
 
+class AdminToken(_Table):
+    """A token that allows some of what can be done over the admin port."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,40}$")]
+    """Whose it is, for the record."""
+    token_env: VariableName | None = None
+    """Environment variable with the token itself."""
+    token_file: ReadableFile | None = None
+    """File with it."""
+    scopes: Annotated[tuple[Literal["read", "complete", "approve", "drain"], ...], Field(min_length=1)]
+    """Look at sessions, complete calls that wait, approve calls, drain the process."""
+
+    @property
+    def token(self) -> str:
+        """The secret itself."""
+        return _secret(self.token_env, self.token_file)
+
+
 class AdminTable(_Table):
-    """The port for metrics, health and sessions."""
+    """The port for metrics, health, sessions, and calls that wait for somebody outside."""
 
     host: str = "127.0.0.1"
+    """Address to listen on. Beyond the loopback, sessions are shown to those with a token only."""
     port: Port = 9090
     token_env: VariableName | None = None
-    """Environment variable with the token that allows changes."""
+    """Environment variable with the token that allows everything."""
     token_file: ReadableFile | None = None
     """File with this token."""
+    tokens: tuple[AdminToken, ...] = ()
+    """Tokens that allow less: one table `[[admin.tokens]]` each."""
+    approvals: bool = False
+    """Somebody decides over this port which calls may run, also while nobody is looking."""
+    hosts: Words = ()
+    """Names by which this port may be called; by default, on the loopback its own names, elsewhere any."""
+    origins: Words = ()
+    """Browser origins that may call it, such as `https://desk.example.com`. Others are refused."""
 
     @property
     def token(self) -> str:
         """The secret itself; empty if there is none."""
         return _secret(self.token_env, self.token_file)
+
+    @model_validator(mode="after")
+    def _somebody_may_decide(self) -> Self:
+        scopes = [scope for each in self.tokens for scope in each.scopes]
+        if self.approvals and not (self.token_env or self.token_file or "approve" in scopes):
+            raise ValueError('approvals: nobody could decide; set token_env, or a token with the scope "approve"')
+        return self
 
 
 class UpstreamTable(_Table):
@@ -180,9 +238,13 @@ class UpstreamTable(_Table):
     @property
     def tokens(self) -> tuple[str, ...]:
         """The secrets themselves."""
-        named = os.environ.get(self.tokens_env or "", "").split(",")
-        filed = self.tokens_file.read_text().splitlines() if self.tokens_file else []
-        return tuple(token.strip() for token in (*named, *filed) if token.strip())
+        return _secrets(self.tokens_env, self.tokens_file)
+
+    on_provider_loss: Literal["close", "resume"] = "close"
+    """When the connection to the provider is lost: `close` the application's, too, or keep it and `resume` the session.
+
+    To resume, the credentials of the connection are kept in memory for as long as it lasts.
+    """
 
     @model_validator(mode="after")
     def _tokens_stand_for_a_key(self) -> Self:
@@ -197,6 +259,53 @@ class RouteTable(UpstreamTable):
 
     path: Annotated[str, AfterValidator(_path_prefix)]
     """What the path begins with; the rest is carried to the provider."""
+
+
+class AttachTable(_Table):
+    """Sessions that run at a provider already, and whose tools are served here; one table each."""
+
+    dialect: Annotated[str, AfterValidator(_attachable)]
+    """Its protocol: `openai-sessions`, `hcompany` or `herm`."""
+    sessions: Words = ()
+    """Their ids, as the provider has them. What is added or taken away counts at the next reload."""
+    url: Annotated[str, AfterValidator(_http)] = ""
+    """The provider's address; by default the dialect's own."""
+    api_key_env: VariableName | None = None
+    """Environment variable with the key; by default the one that the provider's own clients use."""
+    api_key_file: ReadableFile | None = None
+    """File with this key."""
+    webhook_host: str = "127.0.0.1"
+    """Address to take the provider's notifications at, which name further sessions; to be put behind HTTPS."""
+    webhook_port: Port | None = None
+    """Port for that; without one, none are taken. `hcompany` only."""
+    webhook_secret_env: VariableName | None = None
+    """Environment variable with the secret that signs them; several, while one replaces another, with commas."""
+    webhook_secret_file: ReadableFile | None = None
+    """File with these, one a line."""
+    max_sessions: Count = 1000
+    """Served at once; further ones wait."""
+    give_up: Timeout = 300.0
+    """Seconds after which a provider that cannot be reached counts as lost."""
+
+    @property
+    def api_key(self) -> str | None:
+        """The secret itself; None where the provider's own variable has it."""
+        return _secret(self.api_key_env, self.api_key_file) or None
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """The secrets themselves."""
+        return _secrets(self.webhook_secret_env, self.webhook_secret_file)
+
+    @model_validator(mode="after")
+    def _notifications_are_signed(self) -> Self:
+        if self.webhook_port is None:
+            return self
+        if self.dialect not in NOTIFYING:
+            raise ValueError(f"webhook_port: {self.dialect} sends no notifications that could be verified")
+        if not self.webhook_secrets:
+            raise ValueError("webhook_port: set webhook_secret_env or webhook_secret_file, too")
+        return self
 
 
 class ToolsTable(_Table):
@@ -310,6 +419,8 @@ class Settings(BaseSettings):
     session: SessionTable = SessionTable()
     journal: JournalTable = JournalTable()
     limits: LimitsTable = LimitsTable()
+    attach: tuple[AttachTable, ...] = ()
+    """Sessions of agents that run already, at providers over HTTP."""
     log: LogTable = LogTable()
 
     @classmethod
@@ -326,7 +437,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _keys_are_guarded(self) -> Self:
-        if not _is_loopback(self.listen.host):
+        if not is_loopback(self.listen.host):
             for table, each in (("upstream", self.upstream), *(("route", each) for each in self.route)):
                 if (each.api_key_env or each.api_key_file) and not each.tokens:
                     raise ValueError(
@@ -357,7 +468,15 @@ def _secret(variable: str | None, file: Path | None) -> str:
     return (file.read_text() if file else os.environ.get(variable or "", "")).strip()
 
 
-def _is_loopback(host: str) -> bool:
+def _secrets(variable: str | None, file: Path | None) -> tuple[str, ...]:
+    """All of them: a variable separates them by commas, a file has one a line."""
+    named = os.environ.get(variable or "", "").split(",")
+    filed = file.read_text().splitlines() if file else []
+    return tuple(secret.strip() for secret in (*named, *filed) if secret.strip())
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it?"""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

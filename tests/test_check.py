@@ -24,6 +24,7 @@ from bridge.relay.settings import Limits, Route, Upstream
 from bridge.tools.policy import Example
 from bridge.tools.source import Changed
 from bridge.tools.tool import Tool, Toolset
+from tests.sockets import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ async def test_offline_no_source_is_opened_and_that_is_said() -> None:
 
 
 @asynccontextmanager
-async def listening(greeting: bytes = b"") -> AsyncIterator[tuple[str, asyncio.Queue[str]]]:
+async def greeting_all(greeting: bytes = b"") -> AsyncIterator[tuple[str, asyncio.Queue[str]]]:
     """A port that takes connections, and what comes of each."""
     heard: asyncio.Queue[str] = asyncio.Queue()
 
@@ -206,11 +207,9 @@ async def listening(greeting: bytes = b"") -> AsyncIterator[tuple[str, asyncio.Q
         writer.write(greeting)
         said = await reader.read()
         heard.put_nowait("left in silence" if not said else "said something")
-        writer.close()
 
-    server = await asyncio.start_server(greet, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+    async with listening(greet) as port:
+        yield f"127.0.0.1:{port}", heard
 
 
 async def reached(url: str, **options: Any) -> list[str]:
@@ -220,7 +219,7 @@ async def reached(url: str, **options: Any) -> list[str]:
 
 
 async def test_an_upstream_is_connected_to_once_and_hears_nothing() -> None:
-    async with asyncio.timeout(5), listening() as (address, heard):
+    async with asyncio.timeout(5), greeting_all() as (address, heard):
         assert await reached(f"ws://{address}/v1") == []
         assert [await heard.get(), await heard.get()] == ["came", "left in silence"]
         assert heard.empty()
@@ -233,14 +232,14 @@ async def test_an_upstream_that_cannot_be_reached_is_a_warning() -> None:
 
 
 async def test_an_upstream_that_speaks_no_tls_is_a_warning() -> None:
-    async with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (address, _):
+    async with greeting_all(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (address, _):
         (line,) = await reached(f"wss://{address}", tls=ssl.create_default_context())
     assert "no secure connection" in line
 
 
 async def test_an_upstream_that_does_not_answer_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "_PATIENCE", 0.05)
-    async with listening() as (address, _):
+    async with greeting_all() as (address, _):
         (line,) = await reached(f"wss://{address}", tls=ssl.create_default_context())
     assert "no answer within 0.05 s" in line
 
@@ -332,6 +331,7 @@ def test_an_unknown_provider_is_refused_with_those_that_are_known(tmp_path: Path
     assert "elevenlabs" in result.stderr
 
 
+@pytest.mark.slow
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['pydantic_settings'] = None\nfrom bridge.cli.check import check_command as c\nc(['x'])"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -87,7 +88,9 @@ def test_another_missing_module_is_not_blamed_on_the_extra(fresh: Callable[[str]
         main()
 
 
-@pytest.mark.parametrize("command", ["demo", "converse", "tools", "check", "serve", "bench", "journal", "simulate"])
+@pytest.mark.parametrize(
+    "command", ["demo", "converse", "tools", "check", "serve", "attach", "bench", "journal", "simulate"]
+)
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:
     assert command in run("--help").stdout
     result = run(command, "--help")
@@ -348,6 +351,46 @@ def test_an_unknown_scenario_is_one_clear_line_with_a_guess() -> None:
     assert_one_clear_line(run("simulate", "--scenario", "zzz"), "see --list")
 
 
+def test_an_unknown_dialect_is_one_clear_line_with_the_nearest() -> None:
+    assert_one_clear_line(run("simulate", "--dialect", "hcompny"), "hcompny", "did you mean hcompany?")
+    assert_one_clear_line(run("simulate", "--dialect", "zzz"), "there are assemblyai, openai-sessions, hcompany, herm")
+
+
+@pytest.mark.parametrize("dialect", ["openai-sessions", "hcompany", "herm", "anthropic", "openai"])
+def test_the_scenarios_of_every_dialect_are_listed(dialect: str) -> None:
+    lines = run("simulate", "--dialect", dialect, "--list").stdout.splitlines()
+    assert lines[0].startswith("weather")
+    assert len(lines) == 3
+
+
+def test_a_pace_for_a_provider_without_one_is_refused() -> None:
+    assert_one_clear_line(run("simulate", "--dialect", "herm", "--pace", "2"), "herm has no pace")
+
+
+def test_a_scenario_file_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+    assert_one_clear_line(run("simulate", "--scenario", tmp_path / "no.toml"), "no.toml: No such file")
+    file = tmp_path / "steps.toml"
+    file.write_text("[[steps]]\nsay = {}\n")
+    assert_one_clear_line(run("simulate", "--scenario", file), "steps.toml: steps.0.say.text: Field required")
+    file.write_text("steps = ")
+    assert_one_clear_line(run("simulate", "--scenario", file), "steps.toml: ")
+
+
+@pytest.mark.slow
+def test_a_provider_over_http_sums_its_sessions_up_when_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "steps.toml"
+    file.write_text("[[steps]]\nanswer = { answer = 'done' }\n")
+    with simulate("--dialect", "hcompany", "--scenario", str(file)) as (url, process):
+        body = json.dumps({"agent": "h/any", "messages": "Go."}).encode()
+        headers = {"authorization": "Bearer hk-offline", "content-type": "application/json"}
+        with urlopen(Request(f"{url}/api/v2/sessions", body, headers), timeout=10) as answer:
+            session_id = json.loads(answer.read())["id"]
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=10)
+    assert process.returncode == 0, errors
+    assert f"{session_id}: completed; calls: none; broken rules: none" in rest
+
+
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
     with provider() as url:
         port = url.split(":")[2].split("/")[0]
@@ -368,6 +411,7 @@ def simulate(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.communicate(timeout=10)
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once_are_summed_up_and_ctrl_c_ends_it_with_0() -> None:
     async def talk(url: str) -> None:
         loops = (DocumentedLoop(SCENARIOS["weather"].tools, 0.05).converse(url) for _ in range(2))
@@ -388,6 +432,7 @@ def test_two_sessions_at_once_are_summed_up_and_ctrl_c_ends_it_with_0() -> None:
         assert "answers at the wrong moment: 0, repeated or unknown: 0; broken rules: none" in summary
 
 
+@pytest.mark.slow
 def test_a_session_that_is_open_when_it_ends_is_summed_up_too() -> None:
     async def interrupt(url: str, process: subprocess.Popen[str]) -> tuple[str, str]:
         async with asyncio.timeout(20), connect(url) as socket:

@@ -75,9 +75,12 @@ def test_no_example_is_left_out() -> None:
     # Tools and endpoints for the commands and the sidecar: run by the tests of those.
     elsewhere = {"my_tools.py", "twilio_media_streams.py", "verify_signature.py", "mcp_server.py"}
     elsewhere |= {"test_my_tools.py", "message_loop_anthropic.py", "message_loop_openai.py"}
+    elsewhere |= {"external_worker.py"}
+    elsewhere |= {"openai_sessions.py", "hcompany.py", "herm.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"embedded.py", "own_socket.py"} | elsewhere
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_users_own_tools_pass() -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "examples" / "test_my_tools.py"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -90,6 +93,7 @@ async def test_the_embedded_example_runs_offline() -> None:
     assert "agent: get_weather says: location Oslo, temperature 21, units c." in said
 
 
+@pytest.mark.slow
 async def test_the_embedded_example_talks_to_another_address() -> None:
     async with Simulator(weather(), pace=PACE, api_key=KEY) as sim:
         await run("embedded.py", sim.url)
@@ -97,6 +101,7 @@ async def test_the_embedded_example_talks_to_another_address() -> None:
         assert sim.ledger.audio_bytes > 0
 
 
+@pytest.mark.slow
 async def test_a_host_with_its_own_socket_answers_in_time() -> None:
     async with Simulator(weather(), pace=PACE, api_key=KEY) as sim:
         await run("own_socket.py", sim.url)

@@ -60,7 +60,7 @@ class Files:
 @asynccontextmanager
 async def running(files: Files) -> AsyncIterator[tuple[Relay, Reloader]]:
     sidecar = read(files.path)
-    async with serving(sidecar) as (relay, _):
+    async with serving(sidecar) as (relay, *_):
         yield relay, Reloader(files.path, {}, sidecar)
 
 

@@ -104,6 +104,7 @@ async def test_an_agent_behind_the_sidecar_has_tools_and_the_operator_sees_it(to
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_a_second_signal_ends_the_sessions_at_once_and_the_exit_code_tells(tools_file: Path) -> None:
     async with Simulator(pace=0.1) as sim:
         with command("--tools", str(tools_file), "--url", sim.url) as (url, admin, process):
@@ -200,6 +201,7 @@ def test_without_file_descriptors_one_line_says_so_and_sessions_are_taken_again_
     assert "Traceback" not in "".join(said) + rest
 
 
+@pytest.mark.slow
 def test_the_limit_of_file_descriptors_is_raised_to_what_the_sessions_need(tools_file: Path) -> None:
     with command("--tools", str(tools_file), limit="-S -n 100", BRIDGE_LIMITS__MAX_SESSIONS="200") as (_, _, process):
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == 2 * 200 + 64

@@ -508,6 +508,7 @@ async def test_all_examples_that_do_not_come_out_are_named() -> None:
 # -------------------------------------------------------------------------------------------------------------- plugin
 
 
+@pytest.mark.slow
 def test_the_plugin_brings_a_fixture_and_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         "import asyncio, sys\nfrom bridge import Toolset\n\ntools = Toolset()\n\n"

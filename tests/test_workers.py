@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -23,14 +23,16 @@ from anyio.to_thread import run_sync as in_thread
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from bridge.admin.feed import End, Event, Feed
 from bridge.config import read
 from bridge.errors import ConfigError
 from bridge.relay.server import Relay
+from bridge.serve import Serving
 from bridge.simulator import Simulator
 from bridge.workers import Fleet, fleet, run
 from bridge.workers.channel import Channel, packed
 from bridge.workers.fleet import pause_after
-from bridge.workers.worker import Order, obey
+from bridge.workers.worker import Order, _Answers, obey
 
 pytestmark = pytest.mark.anyio
 
@@ -82,13 +84,22 @@ while asked := hear():
         sys.exit(4)
     if kind == "silent":
         continue
+    tells = {"follow": ("follow", "fact"), "attend": ("attend", "asked"), "detach": ("follow", "detached")}
+    verdict = "accepted" if kind == "knows" else "unknown"
     answers = {
+        "calls": [{"key": f"k{number}"}],
+        "pending": [{"id": f"a{number}"}, {"id": f"a{3 - number}", "elsewhere": True}],
+        "settle": {"verdict": verdict, "of": number},
+        "decide": {"verdict": verdict, "of": number},
         "ready": "full" if kind == "full" else "",
         "sessions": [{"id": f"s{number}", "reloads": reloads}],
         "metrics": f"# TYPE things counter\\nthings_total {number}\\n",
         "drain": number,
     }
     say(id=asked["id"], said=answers.get(what))
+    if what in tells:
+        of, event = tells[what]
+        say(event=event, of=of, data={"id": f"a{number}"})
 if kind == "lingers":
     time.sleep(60)
 """
@@ -235,6 +246,87 @@ async def test_a_worker_that_does_not_end_is_killed(
     assert "worker 2 does not end" not in caplog.text
 
 
+# -------------------------------------------------------------------------------------- what waits for the outside
+
+
+@pytest.mark.slow
+async def test_calls_and_approvals_of_all_workers_are_listed_once_each() -> None:
+    async with scraps("up,up") as workers:
+        await workers.started()
+        assert await workers.calls() == [{"worker": 1, "key": "k1"}, {"worker": 2, "key": "k2"}]
+        assert await workers.pending() == [{"worker": 1, "id": "a1"}, {"worker": 2, "id": "a2"}]
+
+
+@pytest.mark.slow
+async def test_a_result_or_a_decision_is_answered_by_the_worker_that_knows() -> None:
+    async with scraps("up,knows,up") as workers:
+        await workers.started()
+        assert await workers.settle("k", {}) == {"verdict": "accepted", "of": 2}
+        assert await workers.decide("a", {}) == {"verdict": "accepted", "of": 2}
+
+
+@pytest.mark.slow
+async def test_what_no_worker_knows_is_unknown_only_if_all_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scraps("up,up") as workers:
+        await workers.started()
+        assert (await workers.settle("k", {}))["verdict"] == "unknown"
+    monkeypatch.setattr(fleet, "_PAGE_SECONDS", 0.2)
+    async with scraps("up,silent") as workers:
+        await workers.started()
+        assert (await workers.settle("k", {}))["verdict"] == "unsure"
+    async with scraps("knows,silent") as workers:
+        await workers.started()
+        assert (await workers.decide("a", {}))["verdict"] == "accepted"
+
+
+@pytest.mark.slow
+async def test_before_any_worker_has_started_nothing_is_known() -> None:
+    async with scraps("dawdles") as workers:
+        while await workers.ready != "worker 1: starting":
+            pass
+        assert await workers.settle("k", {}) == {"verdict": "unknown"}
+
+
+@pytest.mark.slow
+async def test_workers_tell_what_happens_once_somebody_wants_to_know_also_those_that_start_later() -> None:
+    async with scraps("up,dies when asked") as workers:
+        await workers.started()
+        reader = (await workers.follow()).reader(0)
+        seen: list[tuple[str, int]] = []
+        while ("lost", 2) not in seen or ("fact", 1) not in seen:
+            event = await reader.next()
+            assert isinstance(event, Event)
+            seen.append((event.name, event.data["worker"]))
+        assert (await workers.follow()) is (await workers.follow())
+        reader.close()
+
+
+@pytest.mark.slow
+async def test_workers_are_attended_while_anybody_is_who_can_decide() -> None:
+    async with scraps("up") as workers:
+        await workers.started()
+        facts = (await workers.follow()).reader(0)
+        assert (await facts.next()).name == "fact"
+        async with workers.attend() as feed, workers.attend() as second:
+            event = await feed.reader(0).next()
+            assert isinstance(event, Event)
+            assert (event.name, event.data) == ("asked", {"worker": 1, "id": "a1"})
+            assert second is not feed
+        assert (await facts.next()).name == "detached"
+        facts.close()
+
+
+@pytest.mark.slow
+async def test_a_worker_that_starts_while_somebody_attends_is_attended_too() -> None:
+    async with scraps("up") as workers, workers.attend() as feed:
+        await workers.started()
+        event = await feed.reader(0).next()
+        assert isinstance(event, Event)
+        assert event.name == "asked"
+        workers.close()
+        assert await feed.reader().next() is End.CLOSED
+
+
 def governed(monkeypatch: pytest.MonkeyPatch, kinds: str, started: Callable[[int, int], None]) -> int:
     """What the parent comes to if its workers are scraps."""
 
@@ -316,6 +408,49 @@ async def test_a_worker_answers_its_parent_and_ends_with_it(tmp_path: Path, capl
         assert "bridge_build_info" in await asked(channel, "metrics")
         assert await asked(channel, "reload") is None
     assert "the parent process has gone" in caplog.text
+
+
+async def test_a_message_keeps_large_numbers_and_names_that_no_utf_8_can_hold_break_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    sender, receiver = await Channel.over(ours), await Channel.over(theirs)
+    sender.send({"output": 2**90, "key": "\ud800"})
+    assert await receiver.receive() == {"output": 2**90, "key": "?"}
+    sender.close()
+    receiver.close()
+
+
+async def test_a_worker_answers_for_calls_and_approvals_and_tells_what_happens(tmp_path: Path) -> None:
+    result, decision = {"status": "running"}, {"decision": "deny", "by": "Ann", "reason": ""}
+    async with obeying(tmp_path) as channel:
+        assert await asked(channel, "calls", session=None) == []
+        assert await asked(channel, "pending") == []
+        assert await asked(channel, "settle", key="k", result=result) == {"verdict": "unknown"}
+        assert await asked(channel, "decide", request_id="a", decision=decision) == {"verdict": "unknown"}
+        assert await asked(channel, "follow") is None
+        assert await asked(channel, "attend") is None
+        assert await asked(channel, "detach") is None
+
+
+async def test_a_worker_passes_on_what_happens_and_what_it_had_to_leave_out() -> None:
+    ours, theirs = socket.socketpair()
+    channel, parent, feed = await Channel.over(theirs), await Channel.over(ours), Feed(keep=1)
+
+    class Asked:
+        async def follow(self) -> Feed:
+            return feed
+
+    served = cast(Serving, (None, None, Asked()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(_Answers(channel, served, None).give, {"id": 1, "ask": "follow"})
+        assert await parent.receive() == {"id": 1, "said": None}
+        feed.put("fact", {"session": "s1"})
+        feed.put("fact", {"session": "s2"})
+        assert (await parent.receive())["event"] == "lost"
+        assert await parent.receive() == {"event": "fact", "of": "follow", "data": {"session": "s2"}}
+        parent.close()
+        feed.put("fact", {"session": "s3"})
+        feed.close()
+    channel.close()
 
 
 async def test_a_worker_that_was_drained_ends_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,25 +1,40 @@
-"""The operator's side: metrics, health, and the sessions, over HTTP on a port of its own.
+"""The operator's side, over HTTP on a port of its own: metrics, health, sessions, and what waits for the outside.
 
-    app = admin(relay, metrics, token="...")      # a plain ASGI app: fastapi_app.mount("/bridge", app)
+    app = admin(relay, metrics, Access((Token("desk", secret),)))  # a plain ASGI app: fastapi_app.mount("/bridge", app)
     async with listening(app, "127.0.0.1", 9090) as port: ...
 
-| path | |
-|---|---|
-| `GET /metrics` | for Prometheus |
-| `GET /healthz` | 200 as long as the process answers at all |
-| `GET /readyz` | 200 if a new session would be taken, else 503 with the reason |
-| `GET /sessions` | the sessions that are going on |
-| `POST /drain` | take no new sessions, give the others `?seconds=`, end the rest, and say how many those were |
+A `Bridge` can be looked after just as well; so can other processes (`app_of` a `Subject`). `OPERATIONS` lists the
+paths, and `/openapi.json` says what goes in and out. Metrics and health are for everybody who reaches the port.
+Sessions are shown to whoever may read, see `Access`. What changes something needs a token, wherever it comes from.
 
-Reading is free to everybody who reaches the port. What changes something needs `Authorization: Bearer <token>`,
-wherever it comes from; without a token in the settings it is refused.
+A call is completed by its key (`CallContext.ticket`, percent-encoded), and the first answer stands. Refusals are JSON:
+`{"error": "what happened, and what to do", "retryable": false}`; 404, 409, 410 and 422 are final.
 """
 
 from __future__ import annotations
 
-from .app import Subject, admin, told
+from .access import Access, Readers, Scope, Token
+from .app import admin, app_of
+from .feed import Feed
 from .merge import merge
 from .server import listening
 from .sources import relay_source
+from .subject import Desk, Host, Subject, Verdicts, told
 
-__all__ = ["Subject", "admin", "listening", "merge", "relay_source", "told"]
+__all__ = [
+    "Access",
+    "Desk",
+    "Feed",
+    "Host",
+    "Readers",
+    "Scope",
+    "Subject",
+    "Token",
+    "Verdicts",
+    "admin",
+    "app_of",
+    "listening",
+    "merge",
+    "relay_source",
+    "told",
+]

@@ -16,6 +16,8 @@ from ..errors import ConfigError
 __all__ = ["listening"]
 
 _SHUTDOWN_SECONDS = 2
+_UNREAD_SECONDS = 60
+"""For how long a peer may read nothing that is sent to it; then the kernel drops it, where it can."""
 
 
 @asynccontextmanager
@@ -56,6 +58,8 @@ def _bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # what is accepted inherits it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_SECONDS * 1000)
         listener.bind((host, port))
         listener.listen(128)
     except OSError as error:

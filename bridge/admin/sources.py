@@ -44,6 +44,9 @@ def _counted(counters: Counters | None) -> Iterator[Reading]:
     yield from _passed("from_application", counters.from_application)
     yield from _passed("from_provider", counters.from_provider)
     yield Reading("bridge_sessions_without_setup_total", (), counters.without_setup)
+    yield Reading("bridge_dropped_media_total", (), counters.dropped)
+    for outcome, times in counters.lost.items():
+        yield Reading("bridge_provider_losses_total", (outcome,), times)
     for status, times in counters.refused.items():
         yield Reading("bridge_refused_connections_total", (str(status),), times)
 

@@ -1,1 +1,1 @@
-"""Typed settings of agents, one file per provider."""
+"""Typed settings of the providers' agents, a file each, for `connect` and for hosts of their own."""

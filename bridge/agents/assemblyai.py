@@ -1,33 +1,17 @@
-"""Typed settings of the providers' agents: one class each, for `connect` and for hosts of their own.
-
-Settings are checked where they are made, before anything connects. What cannot be right (a wrong type, an unknown name)
-raises `ConfigError` with all faults at once; what is merely not documented (a value out of range, a word nobody knows)
-is warned about and sent, since the provider may have learned it since.
-"""
+"""The typed settings of an AssemblyAI voice agent."""
 
 from __future__ import annotations
 
-import difflib
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypedDict, Unpack
 
-import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import Field, field_validator, model_validator
 
 from bridge.core.dialect import Dialect, Message
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
+
+from .settings import Documented, Extra, Settings, between, merged, one_of, some_of
 
 __all__ = ["AssemblyAI", "AssemblyAIChanges", "AudioFormat", "TurnDetection", "Webhook"]
 
@@ -35,98 +19,25 @@ AudioFormat = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 """16-bit little-endian PCM at 24 kHz, or G.711 mu-law or A-law at 8 kHz; always one channel."""
 
 
-# ------------------------------------------------------------------------------------- what is documented, as data
-
-
-@dataclass(frozen=True, slots=True)
-class _Documented:
-    """What the provider documents for a setting; other values are warned about and sent."""
-
-    range: str
-    holds: Callable[[Any], bool]
-
-
-def _between(low: float, high: float, unit: str = "") -> _Documented:
-    return _Documented(f"{low} to {high} {unit}".rstrip(), lambda value: low <= value <= high)
-
-
-def _one_of(*words: str) -> _Documented:
-    return _Documented("one of " + ", ".join(words), lambda value: value in words)
-
-
-def _some_of(*words: str) -> _Documented:
-    return _Documented("some of " + ", ".join(words), lambda value: set(value) <= set(words))
-
-
-class _Settings(BaseModel):
-    """Base of the classes below: strict about types and names, lenient about values."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _check(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(data, dict):
-            return handler(data)  # settings within settings: checked when they were made
-        try:
-            settings = handler(data)
-        except ValidationError as error:
-            raise ConfigError(_faults(cls, error)) from None
-        for name, field in cls.model_fields.items():
-            value = getattr(settings, name)
-            for documented in field.metadata:
-                if isinstance(documented, _Documented) and value is not None and not documented.holds(value):
-                    note = f"{cls.__name__}: {name}={value!r:.60} is sent, but {documented.range} is documented"
-                    warnings.warn(note, UserWarning, stacklevel=3)
-        return settings
-
-
-def _faults(settings: type[_Settings], error: ValidationError) -> str:
-    lines = (_fault(settings, str(fault["loc"][0]), fault) for fault in error.errors())
-    return "\n".join([f"{settings.__name__} cannot be used like this:", *(f"  {line}" for line in lines)])
-
-
-def _fault(settings: type[_Settings], name: str, fault: ErrorDetails) -> str:
-    """One line: the setting, what is allowed, what was found. Of a secret only the type is named."""
-    known = settings.model_fields
-    match fault["type"]:
-        case "extra_forbidden":
-            near = difflib.get_close_matches(name, known, n=1)
-            guess = f"; did you mean {near[0]}?" if near else "."
-            return (
-                f"{name} is no known setting{guess} What the provider has added since goes into `extra` of the agent."
-            )
-        case "missing":
-            return f"{name} is missing"
-    where = ".".join(map(str, fault["loc"]))
-    rule = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    found = fault["input"]
-    shown = f" {found!r:.60}" if known[name].repr else ""
-    return f"{where}: {rule}; found {type(found).__name__}{shown}"
-
-
-# ------------------------------------------------------------------------------------------------------ AssemblyAI
-
-
-class TurnDetection(_Settings):
+class TurnDetection(Settings):
     """When the user's turn ends, and what interrupts the agent.
 
     Without this object the provider paces itself by what is said; setting any of it switches that off for the session.
     """
 
-    type: Annotated[str | None, _one_of("semantic_vad", "server_vad")] = None
+    type: Annotated[str | None, one_of("semantic_vad", "server_vad")] = None
     """Kind of detection: `semantic_vad` or `server_vad`."""
-    vad_threshold: Annotated[float | None, _between(0, 1)] = None
+    vad_threshold: Annotated[float | None, between(0, 1)] = None
     """How sure the voice detection must be, 0 to 1. The provider's default is 0.5."""
-    min_silence: Annotated[int | None, _between(50, 10_000, "ms")] = None
+    min_silence: Annotated[int | None, between(50, 10_000, "ms")] = None
     """Milliseconds of silence that end a turn which sounds complete, 50 to 10000. The provider's default is 1000."""
-    max_silence: Annotated[int | None, _between(50, 10_000, "ms")] = None
+    max_silence: Annotated[int | None, between(50, 10_000, "ms")] = None
     """Milliseconds of silence that end any turn, 50 to 10000, above `min_silence`. The provider's default is 3000."""
     interrupt_response: bool | None = None
     """False: the user cannot interrupt the agent."""
-    interruption_delay: Annotated[int | None, _between(0, 1000, "ms")] = None
+    interruption_delay: Annotated[int | None, between(0, 1000, "ms")] = None
     """Milliseconds of speech before the agent is interrupted, 0 to 1000."""
-    uninterruptible_turns: Annotated[Sequence[str] | None, _some_of("greeting", "dtmf_prompt", "tool_refused_ask")] = (
+    uninterruptible_turns: Annotated[Sequence[str] | None, some_of("greeting", "dtmf_prompt", "tool_refused_ask")] = (
         None
     )
     """Agent turns that run to their end: `greeting`, `dtmf_prompt`, `tool_refused_ask`. Speech meanwhile is lost."""
@@ -139,7 +50,7 @@ class TurnDetection(_Settings):
         return self
 
 
-class Webhook(_Settings):
+class Webhook(Settings):
     """Where the provider reports what happens in the session, by signed requests."""
 
     url: str
@@ -163,7 +74,7 @@ class AssemblyAIChanges(TypedDict, total=False):
     extra: dict[str, Any]
 
 
-class AssemblyAI(_Settings):
+class AssemblyAI(Settings):
     """An AssemblyAI voice agent, described here or stored at the provider.
 
     Every setting may be left out; the provider then uses its own default. Raises `ConfigError` for an unknown name, a
@@ -191,7 +102,7 @@ class AssemblyAI(_Settings):
     """
     keyterms: Annotated[
         Sequence[str] | None,
-        _Documented(
+        Documented(
             "up to 100 terms of up to 50 characters",
             lambda terms: len(terms) <= 100 and all(len(term) <= 50 for term in terms),
         ),
@@ -199,21 +110,21 @@ class AssemblyAI(_Settings):
     """Names and terms to be recognised: up to 100, of up to 50 characters each. May change while the session runs."""
     language_codes: Sequence[str] | None = None
     """Languages to expect, such as `en`; without it they are detected. May change while the session runs."""
-    transcription_mode: Annotated[str | None, _one_of("min_latency", "balanced", "max_accuracy")] = None
+    transcription_mode: Annotated[str | None, one_of("min_latency", "balanced", "max_accuracy")] = None
     """Speed against accuracy: `min_latency`, `balanced` or `max_accuracy`. May change while the session runs."""
-    transcription_prompt: Annotated[
-        str | None, _Documented("up to 1750 characters", lambda text: len(text) <= 1750)
-    ] = None
+    transcription_prompt: Annotated[str | None, Documented("up to 1750 characters", lambda text: len(text) <= 1750)] = (
+        None
+    )
     """Help for the speech recognition, up to 1750 characters. May change while the session runs."""
-    voice_focus: Annotated[str | None, _one_of("near-field", "far-field")] = None
+    voice_focus: Annotated[str | None, one_of("near-field", "far-field")] = None
     """Isolation of the user's voice: `near-field` (a headset or phone) or `far-field` (a room)."""
-    voice_focus_threshold: Annotated[float | None, _between(0, 1)] = None
+    voice_focus_threshold: Annotated[float | None, between(0, 1)] = None
     """How strictly other voices are left out, 0 to 1."""
     continuous_partials: bool | None = None
     """Send partial transcripts all the time."""
     turn_detection: TurnDetection | None = None
     """When the user's turn ends. May change while the session runs."""
-    volume: Annotated[float | None, _between(0, 100)] = None
+    volume: Annotated[float | None, between(0, 100)] = None
     """Loudness of the agent, 0 to 100. May change while the session runs."""
     agent_id: str | None = None
     """A stored agent, `agent_...`. It brings its own settings: no others may be given, and no tools can be added."""
@@ -221,7 +132,7 @@ class AssemblyAI(_Settings):
     """Where the provider reports what happens in the session."""
     url: str = Field(default="", repr=False)
     """Where to connect instead of the provider's own address: `wss://...`, for another region or a test."""
-    extra: dict[str, Any] = Field(default_factory=dict, repr=False)
+    extra: Extra = Field(default_factory=dict, repr=False)
     """Further fields of the provider's `session` object, merged into it; where both say something, `extra` wins."""
 
     @field_validator("url")
@@ -230,15 +141,6 @@ class AssemblyAI(_Settings):
         if url and not url.startswith(("ws://", "wss://")):
             raise ValueError("must begin with wss:// or ws://")
         return url
-
-    @field_validator("extra")
-    @classmethod
-    def _is_json(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        try:
-            orjson.dumps(extra)
-        except TypeError:
-            raise ValueError("must hold nothing but JSON values") from None
-        return extra
 
     @model_validator(mode="after")
     def _is_stored_or_described(self) -> Self:
@@ -264,12 +166,22 @@ class AssemblyAI(_Settings):
         """Bytes per sample and samples per second of the audio received."""
         return _RATES[self.output_format]
 
+    def informed(self, text: str) -> Self:
+        """The same agent, with this in its prompt. Raises `ConfigError` for a stored one, whose prompt is not known.
+
+        A `conversation.message` would be silent, too, but does not reach the provider's own model (seen live).
+        """
+        if self.agent_id:
+            raise ConfigError("AssemblyAI: a stored agent (agent_id) has its own prompt, which cannot be added to")
+        prompts = [prompt for prompt in (self.system_prompt, text) if prompt]
+        return self.model_copy(update={"system_prompt": "\n\n".join(prompts)})
+
     def setup(self) -> Message:
         """The first `session.update`, without tools."""
         if self.agent_id:
             return _session_update({"agent_id": self.agent_id}, self.extra)
         formats = {"input": {"format": _FORMATS[self.input_format]}, "output": {"format": _FORMATS[self.output_format]}}
-        return _session_update(_merged(formats, self._described()), self.extra)
+        return _session_update(merged(formats, self._described()), self.extra)
 
     @classmethod
     def update_message(cls, **changes: Unpack[AssemblyAIChanges]) -> Message:
@@ -324,13 +236,4 @@ _RATES: Final[Mapping[AudioFormat, tuple[int, int]]] = {
 
 
 def _session_update(session: Mapping[str, Any], extra: Mapping[str, Any]) -> Message:
-    return {"type": "session.update", "session": _merged(session, extra)}
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both objects in one, at every depth; where they differ, `over` wins."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
+    return {"type": "session.update", "session": merged(session, extra)}

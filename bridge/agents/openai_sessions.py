@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from bridge.agents.assemblyai import _Settings
 from bridge.core.dialect import Dialect, Message
 from bridge.dialects.openai_sessions import OPENAI_SESSIONS
 from bridge.errors import ConfigError
+
+from .settings import Extra, HttpUrl, Settings, merged
 
 __all__ = ["OpenAISessions", "OpenAISessionsChanges"]
 
@@ -24,7 +25,7 @@ class OpenAISessionsChanges(TypedDict, total=False):
     extra: dict[str, Any]
 
 
-class OpenAISessions(_Settings):
+class OpenAISessions(Settings):
     """An OpenAI agent session (beta), created by these settings, or attached to by `session_id`.
 
     Every setting may be left out; the provider then uses its own default. Raises `ConfigError` for an unknown name, a
@@ -53,17 +54,10 @@ class OpenAISessions(_Settings):
     """Price and speed, such as `flex` or `priority`. May change while the session runs."""
     metadata: dict[str, str] | None = None
     """Up to 16 pairs of your own; keys up to 64, values up to 512 characters. May change while the session runs."""
-    url: str = Field(default="", repr=False)
+    url: HttpUrl = Field(default="", repr=False)
     """Where to connect instead of the provider's own address: `https://...`, for another region or a test."""
-    extra: dict[str, Any] = Field(default_factory=dict, repr=False)
+    extra: Extra = Field(default_factory=dict, repr=False)
     """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_http(cls, url: str) -> str:
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError("must begin with https:// or http://")
-        return url
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> Self:
@@ -102,7 +96,7 @@ class OpenAISessions(_Settings):
         body: dict[str, Any] = {"environment": {"type": self.environment}, "agent": self._agent()}
         named = {"agent_id": self.agent_id, "input": self.input, "metadata": self.metadata}
         body |= {key: value for key, value in named.items() if value is not None}
-        return {"create": _merged(body, self.extra)}
+        return {"create": merged(body, self.extra)}
 
     @classmethod
     def update_message(cls, **changes: Unpack[OpenAISessionsChanges]) -> Message:
@@ -117,7 +111,7 @@ class OpenAISessions(_Settings):
         body: dict[str, Any] = {"agent": agent} if (agent := changed._agent()) else {}
         if changed.metadata is not None:
             body["metadata"] = changed.metadata
-        return _merged(body, changed.extra)
+        return merged(body, changed.extra)
 
     def _agent(self) -> dict[str, Any]:
         effort = None if self.reasoning_effort is None else {"effort": self.reasoning_effort}
@@ -128,12 +122,3 @@ class OpenAISessions(_Settings):
             "service_tier": self.service_tier,
         }
         return {key: value for key, value in named.items() if value is not None}
-
-
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both objects in one, at every depth; where they differ, `over` wins."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged

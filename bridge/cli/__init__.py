@@ -6,7 +6,10 @@ import importlib.metadata
 
 import click
 
+from .approvals import approvals_command
+from .attach import attach_command
 from .bench import bench_command
+from .calls import calls_command
 from .check import check_command
 from .converse import converse_command
 from .demo import demo_command
@@ -40,8 +43,11 @@ for command in (
     tools_command,
     check_command,
     serve_command,
+    attach_command,
     bench_command,
     journal_command,
+    approvals_command,
+    calls_command,
     simulate_command,
 ):
     cli.add_command(command)

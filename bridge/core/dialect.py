@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..errors import ConfigError
-from .events import ClientEvent, Frame, ServerEvent, ToolSpec
+from .events import ClientEvent, Frame, ServerEvent, Start, ToolSpec
 
 Message = Mapping[str, Any]
 """A message of the wire: a JSON object, parsed."""
@@ -40,6 +40,12 @@ class Delivery:
     """Seconds within which a reply that was asked for must begin."""
     max_speech: float = 10.0
     """Seconds for which speech counts that begins and is never said to stop."""
+    waits: bool = False
+    """Does a reply wait for its results, so that it cannot end before they are there?"""
+    unique_ids: bool = False
+    """Does no id of a call ever come again, but for the same call? Then calls keep their keys across processes, too."""
+    speech: bool = True
+    """Does the user speak? Then an interruption is theirs, and they are owed a reply to what they said in it."""
 
 
 class Nullable(Enum):
@@ -192,6 +198,12 @@ def refuse_inexpressible(dialect: Dialect, tools: Sequence[ToolSpec]) -> None:
     strange = [spec.name for spec in tools if not dialect.tool_schema.takes_name(spec.name)]
     if strange:
         raise ConfigError(f"tool {', '.join(strange)}: {dialect.name} does not take such a name; pass another name=...")
+    careful = [spec.name for spec in tools if spec.start is Start.AFTER_REPLY] if dialect.delivery.waits else []
+    if careful:
+        raise ConfigError(
+            f"tool {', '.join(careful)}: cannot start after its reply, since {dialect.name} ends no reply before the "
+            'result is there; pass start="now", or leave it out of these sessions'
+        )
     loud = [spec.name for spec in tools if not spec.reply and not dialect.quiet_results]
     if loud:
         raise ConfigError(

@@ -183,6 +183,13 @@ class ToolCalled(FromProvider):
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalWanted(FromProvider):
+    """May this call be made? It may be of one of our tools, which is then called later, or of the provider's own."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
 class CallsCancelled(FromProvider):
     """These calls are no longer wanted."""
 
@@ -240,6 +247,7 @@ ServerEvent = (
     | Transcript
     | AgentAudio
     | ToolCalled
+    | ApprovalWanted
     | CallsCancelled
     | ProviderFailed
     | ProviderEnded
@@ -294,11 +302,19 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """The decision about a call that the provider has asked about (`ApprovalWanted`)."""
+
+    call_id: str
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndSession:
     """End the session for good."""
 
 
-ClientEvent = Setup | ToolResults | FollowUp | ReplyRequest | Resume | EndSession
+ClientEvent = Setup | ToolResults | FollowUp | ReplyRequest | ApprovalAnswer | Resume | EndSession
 
 # ------------------------------------------------------------------------------------------ what happens on our side
 

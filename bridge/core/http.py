@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .dialect import Dialect, Message
 
@@ -57,6 +57,7 @@ class Heard:
     """Nothing will follow."""
 
 
+@runtime_checkable
 class HttpDialect(Dialect, Protocol):
     """One provider's protocol over HTTP. All of it is pure, and total like decoding: it never raises."""
 

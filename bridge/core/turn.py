@@ -19,7 +19,7 @@ siblings are waited for during a short grace.
 |                     |                                         | it is told in an open window, like all that is said |
 | the reply ends      | none; quiet, unless words since began   | grace for slower siblings; send                     |
 | it has been heard   |                                         | run what waited for that                            |
-| it was interrupted  | none; heard                             | discard the calls of this reply, of no other        |
+| it was interrupted  | none; heard, where users speak          | discard the calls of this reply, of no other        |
 | grace expires       |                                         | send without the slower siblings                    |
 | an ask expires      | none, if nothing began                  | send; say again what nobody began to say            |
 | a hold expires      | none, quiet: the provider is stuck      | every grace is over; run no more what waits; send   |
@@ -220,7 +220,8 @@ def _reply_done(m: TurnMachine, event: ReplyDone) -> Decision:
     if m.reply is not Reply.SPEAKING or ids_differ:
         return _foreign_reply_done(m, event)
     if event.interrupted:
-        user = User.SPEAKING if m.user is User.SPEAKING else User.HEARD
+        # Where nobody speaks, a turn that failed or was stopped leaves nothing to be answered.
+        user = User.HEARD if m.delivery.speech and m.user is not User.SPEAKING else m.user
         out: Outputs = []
         turn = m.turn
         m = m._replace(reply=Reply.NONE, reply_id="", asked=None, user=user, fresh=False, resumed=False)
@@ -322,7 +323,8 @@ def _tool_called(m: TurnMachine, event: ToolCalled) -> Decision:
         return m, ()
     turn = NO_REPLY if event.hold else m.turn if m.reply is Reply.SPEAKING else m.turn + 1
     reply_id = m.reply_id if turn == m.turn else ""
-    owed = Owed(CallKey(m.turn, call.call_id), turn, Stage.RUNNING, call, event.deliver, None, reply_id)
+    epoch = 0 if m.delivery.unique_ids else m.turn
+    owed = Owed(CallKey(epoch, call.call_id), turn, Stage.RUNNING, call, event.deliver, None, reply_id)
     if not event.reply:
         owed = owed._replace(quiet=True)
     if event.start is Start.NOW:
@@ -335,6 +337,8 @@ def _tool_called(m: TurnMachine, event: ToolCalled) -> Decision:
 
 
 def _is_repeat(m: TurnMachine, call_id: str) -> bool:
+    if m.delivery.unique_ids and call_id in m.past:
+        return True
     if call_id in m.settled or (m.resumed and call_id in m.past):
         return True
     return any(o.key.call_id == call_id for o in m.owed)

@@ -24,6 +24,7 @@ import orjson
 from bridge.core.dialect import Delivery, Dialect, Endpoint, Message
 from bridge.core.events import (
     AgentAudio,
+    ApprovalAnswer,
     ClientEvent,
     EndSession,
     Failure,
@@ -179,7 +180,7 @@ class AssemblyAIDialect:
                 yield {"type": "session.resume", "session_id": session_id}
             case EndSession():
                 yield {"type": "session.end"}
-            case Setup():
+            case Setup() | ApprovalAnswer():
                 return  # it is only read; the message itself comes from the application or from its settings
             case _:
                 assert_never(event)

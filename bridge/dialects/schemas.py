@@ -12,6 +12,7 @@ where a schema stands, and nowhere else.
 * ElevenLabs: the types of client tools in its Python SDK (`ClientToolConfigInput`, `ObjectJsonSchemaPropertyInput`,
   `ArrayJsonSchemaPropertyInput`, `LiteralJsonSchemaProperty`).
 * Deepgram: the reference of `Settings`, `agent.think.functions`, which knows no limits.
+* OpenAI Agent Sessions, H Company, Herm: see their dialects.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ _PROFILES: Final = (
         wait=(1.0, 120.0),
     ),
     SchemaProfile("deepgram", _JSON_SCHEMA),
+    # Function tools are those of the provider's other interfaces.
+    SchemaProfile("openai_sessions", _JSON_SCHEMA, plain_top=True),
+    # The schema is passed on to the model; nothing says that a keyword is not taken.
+    SchemaProfile("hcompany", _JSON_SCHEMA, tool_name="[A-Za-z_][A-Za-z0-9_]{0,63}"),
+    # Nothing is said about keywords and names. A call is waited for about five minutes, whatever it is told.
+    SchemaProfile("herm", _JSON_SCHEMA, wait=(300.0, 300.0)),
 )
 
 PROFILES: Final[Mapping[str, SchemaProfile]] = MappingProxyType({each.provider: each for each in _PROFILES})

@@ -122,12 +122,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What `prune` removes: whole sessions, the oldest first."""
+    """What `prune` removes: whole sessions, the oldest first. One with unfinished calls stays for as long as it has."""
 
     max_age: float | None = 30 * 86_400.0
     """Seconds since the latest entry of a session."""
     max_size: int | None = None
-    """Bytes of all entries, about. Sessions with unfinished calls do not go for this.
+    """Bytes of all entries, about.
 
     A file does not become smaller; what comes later takes the room.
     """
@@ -272,9 +272,10 @@ class Journal(Protocol):
         """Record how a call ended. The first outcome stands; the same once more is welcome."""
         ...
 
-    async def settle(self, calls: Sequence[CallId], state: Fate) -> None:
+    async def settle(self, calls: Sequence[CallId], state: Fate) -> frozenset[CallId]:
         """These results have been sent (tell so only after the send has returned), discarded, or have lost their
-        session. What has been sent or discarded stays that; what has no outcome yet cannot be sent.
+        session. What has been sent or discarded stays that; what has no outcome yet cannot be sent. Returns those that
+        are so now, and were not sent or discarded before: of several who tell the same, one is told that it is news.
         """
         ...
 
@@ -307,6 +308,10 @@ class Journal(Protocol):
 
     async def prune(self, now: float) -> int:
         """Remove what is too old or too much, as of `now` in seconds since 1970. Returns the number of sessions."""
+        ...
+
+    async def check(self) -> None:
+        """Write something that says nothing, to see whether anything can be."""
         ...
 
     async def aclose(self) -> None:

@@ -119,9 +119,10 @@ class MemoryJournal:
         self._claims[call] = replace(row, claimed=known, told=digest)
         return Concluded(Verdict.RECORDED, result, outcome)
 
-    async def settle(self, calls: Sequence[CallId], state: Fate) -> None:
+    async def settle(self, calls: Sequence[CallId], state: Fate) -> frozenset[CallId]:
         """See `Journal`."""
         self._refuse_if_closed()
+        news: set[CallId] = set()
         for call in calls:
             row = self._claims.get(call)
             if row is None or row.claimed.state in (State.SENT, State.DISCARDED):
@@ -133,6 +134,8 @@ class MemoryJournal:
             if kept and state is not State.ORPHANED and self._payloads.kept_result(kept) != kept:
                 kept = None
             self._claims[call] = replace(row, claimed=replace(known, state=state, arguments=None, result=kept))
+            news.add(call)
+        return frozenset(news)
 
     async def claims(
         self, *, session: str | None = None, owner: str | None = None, states: Collection[State] = UNFINISHED
@@ -193,9 +196,14 @@ class MemoryJournal:
             self._erase(session)
         if (max_age := self._retention.max_age) is not None:
             for call, row in list(self._claims.items()):
-                if row.claimed.since < now - max_age and call.session not in self._sizes:
+                finished = row.claimed.state not in UNFINISHED
+                if finished and row.claimed.since < now - max_age and call.session not in self._sizes:
                     del self._claims[call]
         return len(gone)
+
+    async def check(self) -> None:
+        """See `Journal`."""
+        self._refuse_if_closed()
 
     async def aclose(self) -> None:
         """See `Journal`."""

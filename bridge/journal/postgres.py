@@ -9,13 +9,16 @@ Three things a file does not need:
 * **Unknown commits.** The connection may break after the commit was sent and before its answer. The transaction's own
   number was asked for before, and the server is asked what became of it. Nothing is ever written on a guess.
 * **News from others.** A commit that appends notifies; a follower also looks by itself now and then, and only that is
-  relied upon.
+  relied upon. The same goes for its mailbox (`SharedMailbox`).
+
+A process has four connections: one writes, one reads, one is the mailbox's, and one listens once somebody follows.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import socket
 import threading
 import time
@@ -30,6 +33,7 @@ from psycopg.conninfo import conninfo_to_dict
 from ..errors import ConfigError, JournalError
 from . import Retention
 from .payloads import Payloads
+from .shared import LEASES_SCHEMA, SharedMailbox
 from .stored import Bell, Prepared, StoredJournal
 from .tables import META, META_SCHEMA, SCHEMA, Rows, Statement, Write, greeting
 
@@ -41,15 +45,20 @@ _TYPES: Final = {"serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "b
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({0x627269646765})".encode()
 """The lock of those who append; its number spells "bridge"."""
 _CHANNEL: Final = "bridge_journal"
+_MAIL_CHANNEL: Final = "bridge_mail"
 _PROMISES: Final = b"""
     SELECT set_config('idle_in_transaction_session_timeout', '2s', false),
+        set_config('statement_timeout', %s, false),
         CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END
 """
-"""A transaction that stands idle for so long is a frozen process, and others wait for its lock. And what is committed
-is on a disk, whatever the database's settings say; more than that is theirs to ask for."""
+"""A transaction that stands idle for so long is a frozen process, and others wait for its lock. A statement that nobody
+waits for any more ends by itself. And what is committed is on a disk, whatever the database's settings say; more than
+that is theirs to ask for."""
 _RETRY: Final = 0.05
 _RETRY_LONGEST: Final = 0.5
-_ALIVE: Final = 30.0
+_LISTEN_AGAIN: Final = 5.0
+"""Seconds between two attempts to listen, at most."""
+_ALIVE: Final = 10.0
 """Seconds of silence after which a listener asks whether its connection is alive."""
 _FINAL: Final = {"committed": True, "aborted": False}
 _GONE: Final = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -65,13 +74,15 @@ def open_postgres(
     retention: Retention | None = None,
     limit: float = 5.0,
     poll: float = 1.0,
+    lease: float = 30.0,
     clock: Callable[[], float] = time.time,
 ) -> StoredJournal:
     """The journal in this database, `postgresql://user@host/name`; its tables are made if they are not there.
 
     `limit`: seconds that a method waits at most, also while the database is away. `poll`: seconds after which a
-    follower looks by itself. Raises `JournalError` if the database cannot be reached, and `ConfigError` if the address
-    is none or the journal has another key.
+    follower, and an owner in the mailbox, looks by itself. `lease`: seconds of silence after which a process counts as
+    dead, by the database's clock; the same for all. Raises `JournalError` if the database cannot be reached, and
+    `ConfigError` if the address is none or the journal has another key.
     """
     try:
         conninfo_to_dict(url)
@@ -80,7 +91,17 @@ def open_postgres(
     payloads, bell = payloads or Payloads(), Bell()
     writer = _Connection(url, limit)
     writer.greet(payloads)
-    listener = _Listener(url, bell, limit, poll)
+    listener = _Listener(url, limit)
+    mailbox = SharedMailbox(
+        _Connection(url, limit),
+        payloads,
+        limit=limit,
+        poll=poll,
+        lease=lease,
+        listen=listener.start,
+        listening=lambda: listener.listening,
+    )
+    listener.tells = (bell.ring, mailbox.ring)
     return StoredJournal(
         writer,
         _Connection(url, limit),
@@ -92,6 +113,7 @@ def open_postgres(
         clock=clock,
         follow=listener.start,
         closing=listener.stop,
+        mailbox=mailbox,
     )
 
 
@@ -113,6 +135,7 @@ class _Connection:
                 place = f"{connection.info.host}/{connection.info.dbname}"
                 news = greeting(dict(connection.execute(META).fetchall()), payloads.seal, place)
                 connection.execute(SCHEMA.format(**_TYPES).encode())
+                connection.execute(LEASES_SCHEMA)
                 for sql, values in news:
                     connection.execute(_sql(sql), values)
 
@@ -178,7 +201,7 @@ class _Connection:
     def _open(self) -> Connection:
         if self._connection is None:
             self._connection = _connect(self._url, self._limit)
-            self._connection.execute(_PROMISES)
+            self._connection.execute(_PROMISES, (f"{max(1, round(self._limit * 1000))}ms",))
         return self._connection
 
     def shake(self) -> None:
@@ -231,17 +254,21 @@ def _only(cursor: psycopg.Cursor[tuple[Any, ...]]) -> str:
 
 
 class _Listener:
-    """Rings a bell when some process has appended; a thread with a connection of its own, once somebody follows."""
+    """Tells when some process has appended or posted; a thread with a connection of its own, once somebody follows."""
 
-    def __init__(self, url: str, bell: Bell, limit: float, poll: float) -> None:
+    def __init__(self, url: str, limit: float) -> None:
+        self.tells: tuple[Callable[[], None], Callable[[str | None], None]] = (lambda: None, lambda owner: None)
+        """Who hears of entries; and of mail, for one owner or for whom it may be."""
         self._url = url
-        self._bell = bell
         self._limit = limit
-        self._poll = poll
         self._stopped = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
+
+    @property
+    def listening(self) -> bool:
+        return self._connection is not None
 
     def start(self) -> None:
         """Once is enough, and more does no harm."""
@@ -258,35 +285,49 @@ class _Listener:
             self._thread.join(1.0)
 
     def _run(self) -> None:
+        pause = _RETRY
         while not self._stopped.is_set():
             try:
                 with _connect(self._url, self._limit) as connection:
-                    self._connection = connection
-                    connection.execute(f"LISTEN {_CHANNEL}".encode())
-                    self._bell.ring()
+                    connection.execute(f"LISTEN {_CHANNEL}; LISTEN {_MAIL_CHANNEL}".encode())
+                    self._connection, pause = connection, _RETRY
+                    self._missed()
                     self._listen(connection)
             except psycopg.Error:
-                self._stopped.wait(self._poll)
+                # At different times, since all processes lose the same database.
+                self._stopped.wait(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, _LISTEN_AGAIN)
             finally:
                 self._connection = None
 
+    def _missed(self) -> None:
+        """Something may have come while nobody listened."""
+        entries, mail = self.tells
+        entries()
+        mail(None)
+
     def _listen(self, connection: Connection) -> None:
+        entries, mail = self.tells
         while not self._stopped.is_set():
-            for _ in connection.notifies(timeout=_ALIVE):
-                self._bell.ring()
+            for notice in connection.notifies(timeout=_ALIVE):
+                if notice.channel == _MAIL_CHANNEL:
+                    mail(notice.payload)
+                else:
+                    entries()
             connection.execute("SELECT 1")  # fails over a connection that is dead and has not said so
 
 
 def _connect(url: str, limit: float) -> Connection:
-    # A dead network is noticed by keepalives, too.
+    # A dead network is noticed by keepalives while nothing is said, and else by what nobody confirms.
     return psycopg.connect(
         url,
         autocommit=True,
         connect_timeout=max(2, math.ceil(limit)),
         fallback_application_name="voice-tool-bridge",
-        keepalives_idle=30,
-        keepalives_interval=10,
+        keepalives_idle=10,
+        keepalives_interval=5,
         keepalives_count=3,
+        tcp_user_timeout=math.ceil(limit * 1000),
     )
 
 

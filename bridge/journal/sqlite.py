@@ -33,6 +33,9 @@ _PRAGMAS: Final = (
 _EXCLUSIVE: Final = 0.1
 """Seconds for which another process is waited for that holds the file's lock."""
 
+_NOWHERE: Final = (0, 0)
+"""No file; see `_file_at`."""
+
 _WHAT_TO_DO: Final = {
     sqlite3.SQLITE_FULL: "the disk is full; make room, and it goes on by itself",
     sqlite3.SQLITE_READONLY: "it is read-only; let this user write to the file and its directory",
@@ -61,11 +64,11 @@ def open_sqlite(
     cannot be used, and `ConfigError` if it has another key.
     """
     path, payloads = Path(path), payloads or Payloads()
-    lock = None if read_only else _locked(path)
+    lock = None if read_only else _Lock(path)
     try:
-        writer = _Connection(path, limit, writing=not read_only)
-        writer.greet(payloads)
-        reader = _Connection(path, limit, writing=False)
+        writer = _Connection(path, payloads, limit, lock=lock)
+        writer.greet()
+        reader = _Connection(path, payloads, limit)
     except BaseException:
         if lock is not None:
             lock.close()
@@ -83,59 +86,70 @@ def open_sqlite(
     )
 
 
-def _locked(path: Path) -> sqlite3.Connection:
-    """Holds the lock of this file until it is closed. A database of its own is a lock that every system has."""
-    name = path.with_name(f"{path.name}.lock")
-    try:
-        for file in (path, name):
-            # What callers have said is for nobody else on this machine. The log has the permissions of its file.
-            file.touch(0o600)
-        lock = sqlite3.connect(name, timeout=_EXCLUSIVE, isolation_level=None, check_same_thread=False)
+class _Lock:
+    """Says that this process writes the file, until it is closed. A database is a lock that every system has.
+
+    Raises `JournalError` if another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._name = path.with_name(f"{path.name}.lock")
+        self._connection: sqlite3.Connection | None = None
+        self._file = _NOWHERE
+        self.keep()
+
+    def keep(self) -> None:
+        """Hold it, also if somebody has removed its file. Raises `JournalError` as above."""
+        if self._connection is not None and _file_at(self._name) == self._file:
+            return
+        self.close()
+        _touch(self._name, self._path)
         try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except BaseException:
-            lock.close()
-            raise
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from None
-    except sqlite3.Error as error:
-        if _code(error) == sqlite3.SQLITE_BUSY:
-            raise JournalError(
-                f"the journal {path} is written by another process; give each process a file of its own"
-            ) from None
-        raise _explained(path, error) from error
-    return lock
+            connection = sqlite3.connect(self._name, timeout=_EXCLUSIVE, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute("BEGIN EXCLUSIVE")
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_BUSY:
+                raise JournalError(
+                    f"the journal {self._path} is written by another process; give each process a file of its own"
+                ) from None
+            raise _explained(self._path, error) from error
+        self._connection, self._file = connection, _file_at(self._name)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 class _Connection:
-    """A `Database` in a file. It is opened anew after an error, since what the error was about may be over."""
+    """A `Database` in a file. It is opened anew after an error, since what the error was about may be over.
 
-    def __init__(self, path: Path, limit: float, *, writing: bool) -> None:
+    Only one with a `lock` writes.
+    """
+
+    def __init__(self, path: Path, payloads: Payloads, limit: float, *, lock: _Lock | None = None) -> None:
         self._path = path
+        self._payloads = payloads
         self._limit = limit
-        self._writing = writing
+        self._lock = lock
         self._connection: sqlite3.Connection | None = None
+        self._file = _NOWHERE
 
-    def greet(self, payloads: Payloads) -> None:
-        """Make the tables if need be, and see whether this is a journal that we can read."""
+    def greet(self) -> None:
+        """See whether this is a journal that we can read; where we may write, make of it what it has to be."""
         try:
-            connection = self._open()
-            if self._writing:
-                connection.execute(META_SCHEMA)
-            news = greeting(dict(connection.execute(META).fetchall()), payloads.seal, str(self._path))
-            if self._writing:
-                connection.executescript(SCHEMA.format(**_TYPES))
-                for statement in news:
-                    connection.execute(*statement)
+            self._open()
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        except BaseException:
-            self.close()
-            raise
 
     def write(self, work: Sequence[Prepared]) -> list[Any]:
         """See `Database`."""
-        if not self._writing:
+        if self._lock is None:
             raise JournalError(f"the journal {self._path} was opened for reading only")
         try:
             connection = self._open()
@@ -191,23 +205,83 @@ class _Connection:
                 connection.close()
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            mode = "rwc" if self._writing else "ro"
-            self._connection = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                timeout=self._limit / 2,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            for pragma in _PRAGMAS if self._writing else ():
-                with closing(self._connection.execute(pragma)) as rows:
-                    rows.fetchall()
+        """The connection to the file that lies at the path now. Raises what `sqlite3` does, too."""
+        if self._lock is not None:
+            self._lock.keep()
+        if self._connection is None or _file_at(self._path) != self._file:
+            self._refuse_what_was_moved()
+            self._connection = self._connected()
+            try:
+                self._greet(self._connection)
+            except BaseException:
+                self.close()
+                raise
+            self._file = _file_at(self._path)
         return self._connection
+
+    def _refuse_what_was_moved(self) -> None:
+        """SQLite would go on with a file that nobody will find again."""
+        if self._lock is None or self._file == _NOWHERE or (there := _file_at(self._path)) == self._file:
+            self.close()
+            return
+        if there != _NOWHERE:  # with the log of the other one beside it, it would be destroyed
+            raise JournalError(
+                f"the journal {self._path}: another file lies in its place; stop the process, and start it again"
+            )
+        self.close()
+        self._file = _NOWHERE
+        raise JournalError(
+            f"the journal {self._path} was removed, and with it what was known of earlier calls; a new one is begun. "
+            "If you have moved it, stop the process and put it back"
+        )
+
+    def _connected(self) -> sqlite3.Connection:
+        mode = "ro" if self._lock is None else "rwc"
+        if self._lock is not None:
+            _touch(self._path, self._path)
+        return sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self._limit / 2,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _greet(self, connection: sqlite3.Connection) -> None:
+        """In one transaction, since each takes a trip to the disk."""
+        writing = self._lock is not None
+        for pragma in _PRAGMAS if writing else ():
+            with closing(connection.execute(pragma)) as rows:
+                rows.fetchall()
+        connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+        if writing:
+            connection.execute(META_SCHEMA)
+        news = greeting(dict(connection.execute(META).fetchall()), self._payloads.seal, str(self._path))
+        tables = [(each, ()) for each in SCHEMA.format(**_TYPES).split(";")]
+        for statement in (*tables, *news) if writing else ():
+            connection.execute(*statement)
+        connection.execute("COMMIT")
 
     def _failed(self, error: sqlite3.Error) -> JournalError:
         self.close()
         return _explained(self._path, error)
+
+
+def _file_at(path: Path) -> tuple[int, int]:
+    """What tells the file that lies there from every other."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return _NOWHERE
+    return seen.st_dev, seen.st_ino
+
+
+def _touch(file: Path, journal: Path) -> None:
+    """What callers have said is for nobody else on this machine. The log has the permissions of its file."""
+    try:
+        file.touch(0o600)
+    except OSError as error:
+        raise JournalError(f"the journal {journal} cannot be opened: {error.strerror}") from None
 
 
 def _explained(path: Path, error: sqlite3.Error) -> JournalError:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.events import ToolResult
 from ..errors import JournalError
@@ -28,6 +28,9 @@ from . import (
 from .payloads import Payloads
 from .tables import Age, Rows, Statement, Tables, Write
 from .worker import Job, Worker
+
+if TYPE_CHECKING:
+    from .shared import SharedMailbox
 
 __all__ = ["Bell", "Database", "StoredJournal", "beyond", "soon"]
 
@@ -107,6 +110,7 @@ class StoredJournal:
         clock: Callable[[], float] = time.time,
         follow: Callable[[], None] = lambda: None,
         closing: Callable[[], None] = lambda: None,
+        mailbox: SharedMailbox | None = None,
     ) -> None:
         self._tables = Tables(payloads)
         self._retention = retention
@@ -116,6 +120,7 @@ class StoredJournal:
         self._clock = clock
         self._follow = follow
         self._closing = closing
+        self.mailbox = mailbox
         self._closed = False
         self._databases = (writer, reader)
         self._writer = Worker("journal writer", self._write, limit=limit, late=writer.shake)
@@ -144,10 +149,12 @@ class StoredJournal:
         concluded: Concluded = await self._done(self._tables.conclude(call, result, outcome))
         return concluded
 
-    async def settle(self, calls: Sequence[CallId], state: Fate) -> None:
+    async def settle(self, calls: Sequence[CallId], state: Fate) -> frozenset[CallId]:
         """See `Journal`."""
-        if calls:
-            await self._done(self._tables.settle(tuple(calls), state))
+        if not calls:
+            return frozenset()
+        news: frozenset[CallId] = await self._done(self._tables.settle(tuple(calls), state))
+        return news
 
     async def erase(self, session: str) -> bool:
         """See `Journal`."""
@@ -164,6 +171,10 @@ class StoredJournal:
         if self._retention.max_age is not None:
             await self._done(self._tables.forget_claims(now - self._retention.max_age))
         return len(gone)
+
+    async def check(self) -> None:
+        """See `Journal`."""
+        await self._done(self._tables.check(self._clock()))
 
     async def _done(self, write: Write[Any], *, limit: float | None = None) -> Any:
         return await self._writer.do(write, "nothing could be written into the journal", limit=limit)
@@ -252,15 +263,17 @@ class StoredJournal:
                 database.close()
             else:
                 logger.error("the journal does not come to an end: see to its disk or its database")
+        if self.mailbox is not None:
+            await self.mailbox.aclose()
         self._closing()
 
 
 def beyond(retention: Retention, oldest: Sequence[Age], now: float) -> Iterator[str]:
-    """The sessions that are not kept."""
+    """The sessions that are not kept: none with unfinished calls, since a clock may be wrong, and a call is not."""
     excess = sum(each.size for each in oldest) - (math.inf if retention.max_size is None else retention.max_size)
     for each in oldest:
         too_old = retention.max_age is not None and each.latest < now - retention.max_age
-        if too_old or (excess > 0 and not each.unfinished):
+        if (too_old or excess > 0) and not each.unfinished:
             excess -= each.size
             yield each.session
 

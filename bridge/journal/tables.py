@@ -54,7 +54,7 @@ Fetch = Callable[[str, tuple[Any, ...]], Rows]
 """Runs a statement and returns its rows."""
 
 _SCHEMA_VERSION: Final = 1
-TABLES: Final = ("bridge_entries", "bridge_sessions", "bridge_claims")
+TABLES: Final = ("bridge_entries", "bridge_sessions", "bridge_claims", "bridge_mail")
 
 META_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS bridge_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 SCHEMA: Final = """
@@ -92,10 +92,30 @@ CREATE TABLE IF NOT EXISTS bridge_claims (
     PRIMARY KEY (session, epoch, call_id)
 );
 CREATE INDEX IF NOT EXISTS bridge_claims_unfinished ON bridge_claims (owner) WHERE state IN ('started', 'owed');
+CREATE TABLE IF NOT EXISTS bridge_mail (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    session TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    state TEXT NOT NULL,
+    about {bytes},
+    answer {bytes},
+    digest TEXT,
+    until DOUBLE PRECISION,
+    changed DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE INDEX IF NOT EXISTS bridge_mail_of_session ON bridge_mail (session);
+CREATE INDEX IF NOT EXISTS bridge_mail_posted ON bridge_mail (owner) WHERE state = 'posted';
+CREATE INDEX IF NOT EXISTS bridge_mail_changed ON bridge_mail (changed);
 """
 
 META: Final = "SELECT name, value FROM bridge_meta"
 _SET_META: Final = "INSERT INTO bridge_meta (name, value) VALUES (?, ?)"
+_CHECK: Final = (
+    "INSERT INTO bridge_meta (name, value) VALUES ('checked', ?)"
+    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 
 _ADD = (
     "INSERT INTO bridge_entries (at, session, mark, part, kind, body) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -246,10 +266,13 @@ class Tables:
 
         return Write(statements, meaning)
 
-    def settle(self, calls: Sequence[CallId], state: Fate) -> Write[None]:
-        value = state.value
-        statements = [(_SETTLE, (value, value, *_key(call), value)) for call in sorted(calls)]
-        return Write(lambda: statements, lambda changed, fetch: None)
+    def settle(self, calls: Sequence[CallId], state: Fate) -> Write[frozenset[CallId]]:
+        value, ordered = state.value, sorted(calls)
+        statements = [(_SETTLE, (value, value, *_key(call), value)) for call in ordered]
+        return Write(
+            lambda: statements,
+            lambda changed, fetch: frozenset(call for call, rows in zip(ordered, changed, strict=True) if rows),
+        )
 
     def erase(self, sessions: Sequence[str], *, thoroughly: bool) -> Write[bool]:
         statements = [
@@ -260,9 +283,16 @@ class Tables:
         return Write(lambda: statements, lambda changed, fetch: any(changed), erases=thoroughly)
 
     def forget_claims(self, before: float) -> Write[None]:
-        """Claims of sessions that have left nothing else."""
-        forget = "DELETE FROM bridge_claims WHERE since < ? AND session NOT IN (SELECT session FROM bridge_sessions)"
+        """Finished calls of sessions that have left nothing else."""
+        forget = (
+            "DELETE FROM bridge_claims WHERE since < ? AND state NOT IN ('started', 'owed')"
+            " AND session NOT IN (SELECT session FROM bridge_sessions)"
+        )
         return Write(lambda: [(forget, (before,))], lambda changed, fetch: None)
+
+    def check(self, now: float) -> Write[None]:
+        """A write that takes a place on the disk, as any other does."""
+        return Write(lambda: [(_CHECK, (str(now),))], lambda changed, fetch: None)
 
     # ------------------------------------------------------------------------------------------------- reading
 

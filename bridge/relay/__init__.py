@@ -1,6 +1,6 @@
 """The sidecar's data path: a transparent proxy between an application and its provider, with tools in between."""
 
-from .pipe import OnLoss, Pings
+from .pipe import OnLoss, OnProviderLoss, Pings
 from .server import Counters, Limits, Listen, Relay, Route, SessionSnapshot, Traffic, Upstream
 from .session import RelaySession
 
@@ -9,6 +9,7 @@ __all__ = [
     "Limits",
     "Listen",
     "OnLoss",
+    "OnProviderLoss",
     "Pings",
     "Relay",
     "RelaySession",

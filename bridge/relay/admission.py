@@ -12,14 +12,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from ..errors import ConfigError
-from .handshake import Refusal
+from .handshake import TOKEN, Refusal, parameter, without_token
 from .settings import Listen
 from .upstream import Target
 
 __all__ = ["admit", "correlation", "metadata", "refuse_open_door"]
 
-_TOKEN = "token"
-"""The query parameter that may carry a credential, for applications that cannot set headers."""
 _MAX_CORRELATION = 128
 _MAX_METADATA = 4096
 
@@ -49,7 +47,7 @@ def admit(request: Request, peer: Any, listen: Listen, targets: Sequence[Target]
     path = _carried_path(path, target)
     if target.route.upstream.api_key:
         _check_token(target.route.upstream.tokens, request.headers, query, peer)
-        query = "&".join(part for part in query.split("&") if _name(part) != _TOKEN)
+        query = without_token(f"?{query}")[1:]
     queries = "&".join(each for each in (target.uri.query, query) if each)
     return target, f"{path}?{queries}" if queries else path
 
@@ -89,7 +87,7 @@ def _check_token(tokens: tuple[str, ...], headers: Headers, query: str, peer: An
             raise Refusal(401, "only applications on the same machine are let in", "set tokens to let others in")
         return
     shown = [value.removeprefix("Bearer ") for value in headers.get_all("Authorization")]
-    shown += [unquote_plus(part.partition("=")[2]) for part in query.split("&") if _name(part) == _TOKEN]
+    shown += [unquote_plus(part.partition("=")[2]) for part in query.split("&") if parameter(part) == TOKEN]
     # All are compared, each in constant time, so that the time it takes tells nothing.
     matches = [hmac.compare_digest(one.encode(), token.encode()) for one in shown for token in tokens]
     if not any(matches):
@@ -108,10 +106,6 @@ def _carried_path(path: str, target: Target) -> str:
 
 def _under(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(prefix + "/")
-
-
-def _name(part: str) -> str:
-    return unquote_plus(part.partition("=")[0])
 
 
 def _without_port(host: str) -> str:

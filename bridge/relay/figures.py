@@ -60,3 +60,8 @@ class Counters:
     """Connections that became no session, by HTTP status."""
     without_setup: int
     resumed: int
+    """Sessions that an application has come back to."""
+    lost: Mapping[str, int]
+    """Sessions that stayed when the connection to their provider was lost, by what became of them: see `Outcome`."""
+    dropped: int
+    """Media of applications that came in the meantime."""

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final, cast
+from urllib.parse import unquote_plus
 
 from websockets.client import ClientProtocol
 from websockets.datastructures import Headers
@@ -23,7 +24,10 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI
 
-__all__ = ["Ask", "Opening", "Refusal", "accept", "carried", "read_request"]
+__all__ = ["TOKEN", "Ask", "Opening", "Refusal", "accept", "carried", "parameter", "read_request", "without_token"]
+
+TOKEN: Final = "token"
+"""The query parameter that may carry a credential, for applications that cannot set headers."""
 
 _UNHEARD: Final = logging.Logger("unheard", logging.CRITICAL)
 """There is one line per refusal, and it is ours."""
@@ -120,6 +124,14 @@ class Opening(asyncio.Protocol):
         self.transport.pause_reading()
         self.transport.set_protocol(successor)
 
+    def abort(self) -> None:
+        """Break it off without a word."""
+        self.transport.abort()
+
+    async def aclose(self) -> None:
+        """The same: whoever has only agreed to the handshake is owed no word."""
+        self.abort()
+
     def refuse(self, refusal: Refusal) -> None:
         """Answer with the refusal, and close."""
         self.transport.write(refusal.response())
@@ -170,6 +182,18 @@ def carried(headers: Headers, dropped: Iterable[str] = ()) -> list[tuple[str, st
         for name, value in headers.raw_items()
         if name.lower() not in gone and not name.lower().startswith("sec-websocket-")
     ]
+
+
+def parameter(part: str) -> str:
+    """The name of a parameter, from a part of a query."""
+    return unquote_plus(part.partition("=")[0])
+
+
+def without_token(path: str) -> str:
+    """A path with its query, without the credential that may be in it."""
+    path, _, query = path.partition("?")
+    query = "&".join(part for part in query.split("&") if parameter(part) != TOKEN)
+    return f"{path}?{query}" if query else path
 
 
 # --------------------------------------------------------------------------------------------------------- the provider

@@ -65,6 +65,18 @@ def _discard(data: bytes) -> None:
     """Where what is for a closed connection goes."""
 
 
+class _Nobody:
+    """Whom a retired connection belongs to."""
+
+    def take(self, leg: Leg, piece: Piece) -> None: ...
+
+    def pause(self, leg: Leg) -> None: ...
+
+    def resume(self, leg: Leg) -> None: ...
+
+    def lost(self, leg: Leg, before: Closing) -> None: ...
+
+
 class Leg(asyncio.Protocol):
     """One connection. `peer` is the other, and gets what passes."""
 
@@ -105,6 +117,16 @@ class Leg(asyncio.Protocol):
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=_HIGH_WATER)
         _tune(self.transport.get_extra_info("socket"), stall_timeout)
+
+    def belongs_to(self, owner: LegOwner, peer: Leg) -> None:
+        """From now on this is the owner, and that is the other connection."""
+        self._owner, self.peer = owner, peer
+
+    def retire(self) -> None:
+        """Break it off. Whatever it still says or does touches nobody: it is its own peer, and takes nothing."""
+        self.belongs_to(_Nobody(), self)
+        self.closing, self.write, self.media_came = Closing.LOST, _discard, None
+        self.transport.abort()
 
     def begin(self, early: bytes) -> None:
         """Read on, after what came with the handshake."""

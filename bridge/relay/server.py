@@ -18,32 +18,35 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from websockets.http11 import Request, Response
 
 from ..catalogue import Catalogue
 from ..errors import ConfigError
 from ..journal import Journal
-from ..runner.approvals import Approvals
+from ..runner.approvals import Approvals, Decision
 from ..runner.guards import Guards
 from ..runner.leftovers import Recovered
+from ..runner.parking import Completion
 from ..runner.runner import Finished, Runner
 from ..tools.source import Source
 from ..tools.tool import Tool
 from .admission import admit, correlation, metadata, refuse_open_door
 from .figures import Counters, SessionSnapshot, Traffic
 from .handshake import Opening, Refusal, accept, read_request
-from .pipe import Pipe
+from .lifeline import Outcome, WayBack
+from .pipe import OnProviderLoss, Pipe
 from .session import Observer, RelaySession
 from .settings import Limits, Listen, Route, Upstream
-from .tool_thread import ToolThread
-from .upstream import Target, dial, target_of
+from .tool_thread import FarCalls, ToolThread
+from .upstream import Target, dial, redial, target_of
 
 __all__ = ["Counters", "Limits", "Listen", "Relay", "Route", "SessionSnapshot", "Traffic", "Upstream"]
 
@@ -72,6 +75,15 @@ class _Call:
     pipe: Pipe
     target: Target
     since: float
+
+
+class Beside(Protocol):
+    """Sessions of this process that are not relayed: they are shown, and drained, with those that are."""
+
+    @property
+    def sessions(self) -> list[SessionSnapshot]: ...
+
+    async def drain(self, seconds: float) -> int: ...
 
 
 class Relay:
@@ -107,6 +119,8 @@ class Relay:
         self._tools = ToolThread(_runner(self._limits, journal, owner))
         durable = self._tools.runner.durable
         self._observers: tuple[Observer, ...] = (*observers, *(() if durable is None else (durable,)))
+        self.beside: Beside | None = None
+        """What else is going on in this process."""
         self._listen = Listen()
         self._servers: list[asyncio.Server] = []
         self._state = _State.SERVING
@@ -118,6 +132,8 @@ class Relay:
         self._past = (Traffic(), Traffic())
         self._sessions = self._without_setup = self._resumes = 0
         self._refused: Counter[int] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._dropped = 0
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -185,6 +201,11 @@ class Relay:
 
     async def drain(self, seconds: float) -> int:
         """Take no new sessions, let the running ones go on for so long, then end them: how many had to be ended."""
+        if self.beside is None:
+            return await self._drain(seconds)
+        return sum(await asyncio.gather(self._drain(seconds), self.beside.drain(seconds)))
+
+    async def _drain(self, seconds: float) -> int:
         self._state = _State.DRAINING
         await self._emptied_within(seconds)
         left = len(self._calls)
@@ -243,7 +264,8 @@ class Relay:
     def sessions(self) -> list[SessionSnapshot]:
         """The open sessions, oldest first."""
         now = self._loop.time()
-        return [_snapshot(call, now) for call in list(self._calls.values())]
+        others = [] if self.beside is None else self.beside.sessions
+        return [*(_snapshot(call, now) for call in list(self._calls.values())), *others]
 
     @property
     def counters(self) -> Counters:
@@ -251,13 +273,27 @@ class Relay:
         up, down = self._past
         for pipe in list(self._calls):
             up += Traffic.of(pipe.application.walker)
-            down += Traffic.of(pipe.provider.walker)
-        return Counters(up, down, self._sessions, dict(self._refused), self._without_setup, self._resumes)
+            down += pipe.from_provider
+        sessions, refused, lost = self._sessions, dict(self._refused), dict(self._lost)
+        return Counters(up, down, sessions, refused, self._without_setup, self._resumes, lost, self._dropped)
 
     @property
     def runner(self) -> Runner:
         """What runs the tools of all sessions, on a loop of its own: only to be looked at."""
         return self._tools.runner
+
+    def observe(self, observer: Observer) -> None:
+        """Have it see every step of the sessions that begin from now on, as the `observers` do."""
+        self._observers = (*self._observers, observer)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who sees every step of a session that begins now."""
+        return self._observers
+
+    def calls(self) -> FarCalls:
+        """The calls of a session that is not relayed, which are run and counted like those of all others."""
+        return self._tools.session(self._limits.max_concurrent_tools_per_session, self._finished)
 
     # ------------------------------------------------------------------------------------------- its tools
 
@@ -275,6 +311,14 @@ class Relay:
     def guards(self) -> Guards:
         """What keeps tools from being called; a tool can be switched off and on there."""
         return self._tools.runner.guards
+
+    async def settle(self, ticket: str, value: object = None, *, error: str = "") -> Completion:
+        """The outcome of a call that waits for somebody outside; see `Runner.settle`."""
+        return await self._tools.do(self.runner.settle(ticket, value, error=error))
+
+    async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
+        """Decide a request for approval; see `Approvals.decide`."""
+        return await self._tools.do(self.runner.decide(request_id, approve=approve, by=by, reason=reason))
 
     async def recover(self, *, dead: Callable[[str], bool] | None = None) -> tuple[Recovered, ...]:
         """Bring to an end what processes have left in the journal that died; see `Runner.recover`."""
@@ -339,7 +383,7 @@ class Relay:
             self._admitted += 1
             provider, subprotocol = await dial(target, path, request, self._limits, self._dials)
             opening.transport.write(accept(response, subprotocol))
-            self._begin(target, opening, provider, request)
+            self._begin(target, opening, provider, request, self._way_back(target, path, request))
             admitted = 0
         except Refusal as refusal:
             self._refused[refusal.status.value] += 1
@@ -372,7 +416,26 @@ class Relay:
 
     # ------------------------------------------------------------------------------------------- a session
 
-    def _begin(self, target: Target, application: Opening, provider: Opening, request: Request) -> None:
+    def _way_back(self, target: Target, path: str, request: Request) -> WayBack | None:
+        """To the provider of this request, if it is to be looked for: its credentials are kept for nothing else."""
+        if target.route.upstream.on_provider_loss is OnProviderLoss.CLOSE:
+            return None
+        limits = self._limits
+        return WayBack(
+            partial(redial, target, path, request, limits, self._dials),
+            limits.resume_timeout,
+            limits.dial_timeout,
+            limits.stall_timeout,
+            self._found,
+        )
+
+    def _found(self, outcome: Outcome, dropped: int) -> None:
+        self._lost[outcome.value] += 1
+        self._dropped += dropped
+
+    def _begin(
+        self, target: Target, application: Opening, provider: Opening, request: Request, way_back: WayBack | None
+    ) -> None:
         calls = self._tools.session(self._limits.max_concurrent_tools_per_session, self._finished)
         session = RelaySession(
             target.session,
@@ -383,7 +446,7 @@ class Relay:
             metadata=metadata(request, self._listen),
             resumed=self._resumed,
         )
-        pipe = Pipe(session, target.pipe, self._closed)
+        pipe = Pipe(session, target.pipe, self._closed, way_back)
         self._calls[pipe] = _Call(pipe, target, self._loop.time())
         self._sessions += 1
         self._emptied.clear()
@@ -395,7 +458,8 @@ class Relay:
         self._calls.pop(pipe)
         self._admitted -= 1
         up, down = self._past
-        self._past = up + Traffic.of(pipe.application.walker), down + Traffic.of(pipe.provider.walker)
+        self._past = up + Traffic.of(pipe.application.walker), down + pipe.from_provider
+        self._soon(pipe.aclose())
         session = pipe.session
         if session.ended:
             self._close_soon(session)
@@ -411,7 +475,10 @@ class Relay:
             self._emptied.set()
 
     def _close_soon(self, session: RelaySession) -> None:
-        task = self._loop.create_task(session.aclose())
+        self._soon(session.aclose())
+
+    def _soon(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(closing)
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
@@ -476,5 +543,5 @@ def _snapshot(call: _Call, now: float) -> SessionSnapshot:
         reply=reply,
         user=user,
         bytes_from_application=call.pipe.application.walker.bytes,
-        bytes_from_provider=call.pipe.provider.walker.bytes,
+        bytes_from_provider=call.pipe.from_provider.bytes,
     )

@@ -21,6 +21,7 @@ from ..core.dialect import Delivery, Dialect
 from ..core.events import (
     AskExpired,
     CallKey,
+    ClientEvent,
     Discard,
     EndSession,
     FollowUp,
@@ -55,6 +56,8 @@ from ..core.events import (
 )
 from ..core.turn import Link, User
 from ..errors import SessionClosed
+from ..session.connection import Answer
+from ..session.reconnect import is_drop
 from ..session.running import Host, Running
 from ..session.timers import Timers
 from ..tools.tool import Tool
@@ -91,6 +94,10 @@ class Ends(Protocol):
 
     def to_provider(self, data: bytes) -> None: ...
 
+    def when_taken(self, tell: Callable[[], None]) -> None:
+        """Call this once the provider has what was sent to it before; never, if the connection is lost until then."""
+        ...
+
     def finish(self) -> None:
         """Ask the provider to end the session, and see to it that it does."""
         ...
@@ -126,6 +133,8 @@ class RelaySession:
         """Our name for this session, in logs and for tools."""
         self.provider_session_id = ""
         """The provider's name for it."""
+        self.resume_token = ""
+        """What the provider wants it to be resumed with, if anything; each one replaces the one before."""
         self.correlation = correlation
         """What the operator's own header says, such as the telephony stack's name for the call."""
         self.route = route
@@ -158,6 +167,8 @@ class RelaySession:
         self._malformed = 0
         self._ending: asyncio.TimerHandle | None = None
         self._reason = ""
+        self._final = ""
+        """What has been said that no connection is made for again: an error, or the application's goodbye."""
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -171,7 +182,13 @@ class RelaySession:
         """The connection to the provider was lost. What is owed is kept for a resume."""
         self._ends = None
         self._unsent = ()
-        self.here(LinkLost())
+        if self._machine.link is not Link.DOWN:
+            self.here(LinkLost())
+
+    def survives(self, close_code: int | None) -> bool:
+        """Can it go on over another connection, after one to the provider that ended like this?"""
+        under_way = self.provider_session_id and not self.ended and self._machine.link is not Link.DOWN
+        return bool(under_way) and not self._final and is_drop(close_code) and bool(self.resume_frames())
 
     def end(self, reason: str) -> None:
         """The session is over: nothing is sent any more. Does nothing the second time."""
@@ -226,7 +243,14 @@ class RelaySession:
 
     def end_frames(self) -> bytes:
         """The frames that ask the provider to end the session."""
-        said = self._settings.dialect.encode_client(EndSession())
+        return self._frames(EndSession())
+
+    def resume_frames(self) -> bytes:
+        """Those that ask it to resume the session; empty where its protocol has no such thing."""
+        return self._frames(Resume(self.provider_session_id, self.resume_token))
+
+    def _frames(self, event: ClientEvent) -> bytes:
+        said = self._settings.dialect.encode_client(event)
         return b"".join(frame(Opcode.TEXT, orjson.dumps(message), masked=True) for message in said)
 
     def overdue_setup(self, now: float) -> bool:
@@ -252,10 +276,18 @@ class RelaySession:
 
     def provider_said(self, message: Message) -> None:
         """A message of the provider that is no medium."""
+        if isinstance(self.answered(message), SessionReady) and self._machine.link is Link.DOWN:
+            self.goes_on()
+
+    def answered(self, message: Message) -> Answer | None:
+        """The same while there is no session on the connection; what it says of whether there will be one."""
         step = self._conversation.from_provider(message.payload)
         self._perform(step, message)
-        if self._machine.link is Link.DOWN and any(isinstance(event, SessionReady) for event in step.events):
-            self.here(LinkResumed())
+        return next((event for event in step.events if isinstance(event, Answer)), None)
+
+    def goes_on(self) -> None:
+        """The session is under way again, over another connection: what is owed is sent as soon as it may be."""
+        self.here(LinkResumed())
 
     def application_said(self, message: Message) -> None:
         """A message of the application that is no medium."""
@@ -272,6 +304,8 @@ class RelaySession:
                 case Resume(session_id):
                     self._setup = _Setup.SAID
                     self._resumed(self, session_id)
+                case EndSession():
+                    self._final = "the application has ended it"
 
     def here(self, event: LocalEvent) -> bool:
         """Something happened on our side; true if anything was decided."""
@@ -283,7 +317,7 @@ class RelaySession:
         """The provider takes what is sent to it again: what waited has been sent."""
         keys, self._unsent = self._unsent, ()
         if keys:
-            self.here(Sent(keys))
+            self._sent(keys)
 
     # ------------------------------------------------------------------------------------------- the heart
 
@@ -331,24 +365,32 @@ class RelaySession:
             self._ends.to_provider(b"".join(raw))
 
     def _sent(self, keys: tuple[CallKey, ...]) -> None:
-        if self._ends is not None and self._ends.provider_congested:
+        if self._ends is None:
+            return
+        if self._ends.provider_congested:
             self._unsent += keys
         else:
-            self.here(Sent(keys))
+            self._ends.when_taken(lambda: self._taken(keys))
+
+    def _taken(self, keys: tuple[CallKey, ...]) -> None:
+        self.here(Sent(keys))
 
     def _hear(self, event: ServerEvent) -> None:
         self._last_life = self._loop.time()
         match event:
             case SpeechStarted():
                 self.voice.flush()
-            case SessionReady(session_id):
-                self.provider_session_id = session_id
-            case ProviderEnded():
+            case SessionReady(session_id, token):
+                self.provider_session_id = session_id or self.provider_session_id
+                self.resume_token = token
+            case ProviderEnded() if self._machine.link is not Link.DOWN:  # else an attempt to resume it has ended
                 self.end("the provider ended it")
             case SetupAccepted(output_rate=rate):
                 self.voice.is_encoded(rate)
                 self._running.versions.keep(self._conversation.versions)
-            case ProviderFailed(code, text):
+            case ProviderFailed(code, text, fatal):
+                if fatal and self._machine.link is not Link.DOWN:
+                    self._final = code
                 logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
             case Malformed(reason):
                 self._malformed += 1

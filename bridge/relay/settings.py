@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..core.dialect import Delivery, Dialect
 from ..tools.tool import Tool
-from .pipe import OnLoss, Pings
+from .pipe import OnLoss, OnProviderLoss, Pings
 
 __all__ = ["Limits", "Listen", "Route", "Upstream"]
 
@@ -32,6 +32,7 @@ class Upstream:
     """Instead of the dialect's."""
     pings: Pings = Pings.PASS
     on_application_loss: OnLoss = OnLoss.END
+    on_provider_loss: OnProviderLoss = OnProviderLoss.CLOSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +97,4 @@ class Limits:
     """For the provider to end a session that it was asked to end."""
     close_timeout: float = 5.0
     resume_timeout: float = 30.0
-    """How long a session is kept for an application that may come back."""
+    """How long a session is kept for an application that may come back, and a provider looked for that is lost."""

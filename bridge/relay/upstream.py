@@ -16,15 +16,18 @@ from websockets.uri import WebSocketURI, parse_uri
 from ..core.dialect import refuse_inexpressible
 from ..errors import ConfigError
 from ..tools.tool import Tool
-from .handshake import Ask, Opening, Refusal, carried
-from .pipe import PipeSettings
+from .handshake import Ask, Opening, Refusal, carried, without_token
+from .pipe import OnProviderLoss, PipeSettings
 from .session import SessionSettings
 from .settings import Limits, Route
 
-__all__ = ["Target", "dial", "target_of"]
+__all__ = ["Target", "dial", "redial", "target_of"]
 
 _OURS_ALONE = ("authorization", "cookie")
 """Headers that go no further than to us where the provider's key is ours."""
+_PING_EVERY = 5.0
+_PING_TIMEOUT = 10.0
+"""At most, where a session is to be resumed: whether its connection is gone has to be known while that is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,14 @@ def _session_settings(route: Route, tools: Mapping[str, Tool], limits: Limits) -
 
 def _pipe_settings(route: Route, limits: Limits) -> PipeSettings:
     upstream = route.upstream
+    soon = upstream.on_provider_loss is OnProviderLoss.RESUME
     return PipeSettings(
         media=upstream.dialect.media_types,
         max_message=limits.max_message,
         pings=upstream.pings,
         on_application_loss=upstream.on_application_loss,
-        ping_interval=limits.ping_interval,
-        ping_timeout=limits.ping_timeout,
+        ping_interval=min(limits.ping_interval, _PING_EVERY) if soon else limits.ping_interval,
+        ping_timeout=min(limits.ping_timeout, _PING_TIMEOUT) if soon else limits.ping_timeout,
         stall_timeout=limits.stall_timeout,
         close_timeout=limits.close_timeout,
         end_timeout=limits.end_timeout,
@@ -104,8 +108,37 @@ async def dial(
     `turns` bounds how many are dialled at once: a burst of calls must not stall the audio of others.
     """
     ours = bool(target.route.upstream.api_key)
-    headers = [*carried(request.headers, _OURS_ALONE if ours else ()), *target.headers]
-    ask = Ask(target.uri, path, headers, request.headers)
+    try:
+        return await _agreed(target, _asking(target, path, request), limits, turns)
+    except Refusal as refusal:
+        raise _not_the_applications(refusal) if ours else refusal from None
+
+
+async def redial(
+    target: Target, path: str, request: Request, limits: Limits, turns: asyncio.Semaphore, token: str
+) -> Opening:
+    """Another connection for the session that began with this request. Raises `Refusal`.
+
+    `token` is what the provider wants its session to be resumed with, and then stands for all credentials; without one
+    they are those of the first connection.
+    """
+    ask = _asking(target, path, request) if not token else _asking_with(token, target, path, request)
+    provider, _ = await _agreed(target, ask, limits, turns)
+    return provider
+
+
+def _asking(target: Target, path: str, request: Request) -> Ask:
+    dropped = _OURS_ALONE if target.route.upstream.api_key else ()
+    return Ask(target.uri, path, [*carried(request.headers, dropped), *target.headers], request.headers)
+
+
+def _asking_with(token: str, target: Target, path: str, request: Request) -> Ask:
+    upstream = target.route.upstream
+    shown = upstream.dialect.endpoint(upstream.url, token).headers
+    return Ask(target.uri, without_token(path), [*carried(request.headers, _OURS_ALONE), *shown], request.headers)
+
+
+async def _agreed(target: Target, ask: Ask, limits: Limits, turns: asyncio.Semaphore) -> tuple[Opening, str | None]:
     provider: Opening | None = None
     try:
         async with asyncio.timeout(limits.dial_timeout), turns:
@@ -114,12 +147,9 @@ async def dial(
             return provider, ask.agreed(await provider.head())
     except BaseException as fault:
         if provider is not None:
-            provider.transport.abort()
-        match fault:
-            case Refusal():
-                raise _not_the_applications(fault) if ours else fault from None
-            case OSError() | TimeoutError():
-                raise _unreachable(fault, target.uri.host) from None
+            provider.abort()
+        if isinstance(fault, OSError):
+            raise _unreachable(fault, target.uri.host) from None
         raise
 
 

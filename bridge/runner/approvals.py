@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import orjson
 
@@ -135,6 +135,12 @@ Tell = Callable[[ApprovalRequest | Resolved], object]
 """Is told of every request and of its end, must not block, and may be called in any thread."""
 
 
+class Decide(Protocol):
+    """Decides a request, wherever it waits; see `Runner.decide`."""
+
+    def __call__(self, request_id: str, /, *, approve: bool, by: str, reason: str = "") -> Awaitable[Decision]: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     """A request that waits."""
@@ -158,9 +164,12 @@ class Approvals:
         """`observers` only watch; whoever may decide is the `approver`, or is `attached`."""
         self.resolved: Counter[Resolution] = Counter()
         """How many requests have ended, and how."""
+        self.attended_elsewhere = False
+        """Does somebody hear of requests at another process, and could decide them?"""
         self._approver = approver
         self._tells = list(observers)
         self._attached = 0
+        self._decide: Decide | None = None
         self._max_pending = max_pending
         self._clock = clock
         self._open: dict[str, _Open] = {}
@@ -174,6 +183,28 @@ class Approvals:
         """The requests that wait, oldest first."""
         with self._lock:
             return tuple(each.request for each in self._open.values())
+
+    @property
+    def attended(self) -> bool:
+        """Does somebody hear of requests here, and could decide them?"""
+        with self._lock:
+            return not self._closed and (self._approver is not None or self._attached > 0)
+
+    def has(self, request_id: str) -> bool:
+        """Does this request wait here?"""
+        with self._lock:
+            return request_id in self._open
+
+    def ended(self, request_id: str) -> bool:
+        """Did this request wait here, and is it over?"""
+        with self._lock:
+            return request_id in self._past
+
+    def joins(self, tell: Tell, decide: Decide) -> None:
+        """Others share these requests: `tell` shows them, and the approver's decision goes through `decide`."""
+        with self._lock:
+            self._tells.append(tell)
+        self._decide = decide
 
     @contextmanager
     def attached(self, tell: Tell) -> Iterator[None]:
@@ -189,7 +220,10 @@ class Approvals:
                 self._attached -= 1
 
     def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
-        """Decide a request. `by` and `reason` are for the record: the agent hears neither."""
+        """Decide a request of this process. `by` and `reason` are for the record: the agent hears neither.
+
+        Where several processes share a journal, `Runner.decide` decides those of all.
+        """
         how = Resolution.APPROVED if approve else Resolution.DENIED
         resolved, first = self._end(request_id, how, by, reason)
         if resolved is None:
@@ -255,7 +289,8 @@ class Approvals:
         with self._lock:
             if len(self._open) >= self._max_pending:
                 raise ToolBusy(f"{request.tool} was not run, because too many approvals are waited for already")
-            attended = not self._closed and (self._approver is not None or self._attached > 0)
+            attends = self._approver is not None or self._attached > 0 or self.attended_elsewhere
+            attended = attends and not self._closed
             self._open[request.id] = opened
         self._tell(request)
         if not attended:
@@ -296,7 +331,10 @@ class Approvals:
         except Exception as error:
             logger.error("the approver failed (%s), so tool %s is not run", type(error).__name__, request.tool)
             approve = False
-        self.decide(request.id, approve=approve, by="approver")
+        if self._decide is None:
+            self.decide(request.id, approve=approve, by="approver")
+        else:
+            await self._decide(request.id, approve=approve, by="approver")
 
 
 def rule_of(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Approval:

@@ -70,6 +70,7 @@ __all__ = ["Calls", "Process", "Shared"]
 
 logger = logging.getLogger("bridge.tools")
 
+_AS_USUAL = (*WELL, Outcome.CANCELLED)
 _SLOW_STEP = 0.1
 """Seconds for which an async tool may keep the event loop to itself before it is named in a warning."""
 
@@ -259,7 +260,7 @@ class Calls:
                 value = await self._invoke(run, tool, arguments)
             finally:
                 self._limit(run, None)
-                self._give_back(run, run.held)
+                self._give_all_back(run)
             health = Health.WELL
         except BaseException as error:
             health = Health.UNKNOWN if run.stage in NOT_INVOKED else health_of(run, error)
@@ -293,7 +294,7 @@ class Calls:
             await self._queue(run, tool, wanted)
         run.held = list(held)
         if run.parked is not None:
-            self._give_back(run, (self._own.slots,))
+            self._give_back(run, self._own.slots)
 
     async def _queue(self, run: Run, tool: Tool, wanted: Sequence[Slots]) -> None:
         """Wait for what the call needs, for as long as the tool allows. Raises `ToolBusy` if that is in vain."""
@@ -323,7 +324,7 @@ class Calls:
                 return value
             outcome = self._process.parking.leave(ticket)
             run.stage = Stage.LEFT
-            self._give_back(run, run.held)
+            self._give_all_back(run)
             run.words = value.interim
             if tool.answer_within is None:
                 self._park(run)
@@ -340,10 +341,14 @@ class Calls:
             value = tool.invoke(arguments, run.context)
         return await _watched(cast("Awaitable[object]", value), run.name, self._clock)
 
-    def _give_back(self, run: Run, places: Sequence[Slots]) -> None:
-        for slots in [each for each in run.held if each in places]:
+    def _give_back(self, run: Run, slots: Slots) -> None:
+        if slots in run.held:
             run.held.remove(slots)
             slots.give()
+
+    def _give_all_back(self, run: Run) -> None:
+        while run.held:
+            run.held.pop().give()
 
     # ------------------------------------------------------------------------------------------- time, and the end
 
@@ -366,10 +371,10 @@ class Calls:
             return
         run.parked = self._clock()
         self._process.parked += 1
-        self._give_back(run, (self._own.slots,))
+        self._give_back(run, self._own.slots)
         tell, run.interim = run.interim, None
         if tell is not None:
-            _tell(run, partial(tell, run.key, interim(run)))
+            _tell(run, tell, run.key, interim(run))
 
     def _judge(self, run: Run, health: Health) -> None:
         """The guards hear once of every run that they have admitted."""
@@ -415,19 +420,19 @@ class Calls:
         run.answer = finished.outcome
         if run.patience is not None:
             run.patience.cancel()
-        well = finished.outcome in (*WELL, Outcome.CANCELLED)
-        if not well or logger.isEnabledFor(logging.DEBUG):
+        level = logging.DEBUG if finished.outcome in _AS_USUAL else logging.WARNING
+        if logger.isEnabledFor(level):
             about = (f": {part}" for part in (finished.detail, run.shown) if part)
-            level = logging.DEBUG if well else logging.WARNING
             how = (run.name, run.call.call_id, finished.outcome.value, finished.seconds, "".join(about))
             logger.log(level, "tool %s: call %.64r ended as %s after %.3f s%s", *how)
-        for tell in (*self._process.watchers, run.report):
-            _tell(run, partial(tell, finished))
+        for watcher in self._process.watchers:
+            _tell(run, watcher, finished)
+        _tell(run, run.report, finished)
 
 
-def _tell(run: Run, report: Callable[[], None]) -> None:
+def _tell(run: Run, report: Callable[..., None], *news: object) -> None:
     try:
-        report()
+        report(*news)
     except Exception as error:
         logger.error("tool %s: the report of its result failed: %s", run.name, trace(error))
 

@@ -28,6 +28,7 @@ from ..core.events import (
     ReplyStarted,
     Sent,
     SessionEnded,
+    SessionReady,
     ToolResult,
     ToolResults,
 )
@@ -55,7 +56,6 @@ _RETRY = 0.5
 _BATCH = 500
 _REMEMBERED = 10_000
 """Sessions that are known to have ended, at most: what is concluded afterwards has lost its session."""
-_NO_CALL = CallId("", 0, "")
 _GONE = (DiscardedBy.END, DiscardedBy.ORPHANED)
 """Discarded for want of a session, not because nobody wanted the result."""
 
@@ -105,9 +105,9 @@ class Durable:
         """Calls that were not run, since the journal was out of order."""
         self.unrecorded = 0
         """Outcomes that were told although they could not be written down."""
-        self.trouble = ""
-        """Why calls that change something are not run at this moment; empty if they are."""
         self._journal = journal
+        self._fault: JournalError | None = None
+        """Why it does not work at this moment."""
         self._retry = retry
         self._running: dict[CallId, Fate | None] = {}
         """Claimed and without an outcome yet; with what has become of the call meanwhile."""
@@ -119,9 +119,15 @@ class Durable:
         self._ended: dict[str, None] = {}
         self._fates: deque[tuple[CallId, Fate]] = deque()
         self._settling: asyncio.Task[None] | None = None
+        self._attempt: asyncio.Future[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
+
+    @property
+    def trouble(self) -> str:
+        """Why calls that change something are not run at this moment; empty if they are."""
+        return "" if self._fault is None else f"the journal is out of order: {self._fault}"
 
     # ------------------------------------------------------------------------------------------ before, and after
 
@@ -133,6 +139,8 @@ class Durable:
         """
         self._loop = asyncio.get_running_loop()
         try:
+            if self._fault is not None:  # nobody on the phone waits for what is known to fail
+                raise self._fault
             claim = await self._asked(call, tool, arguments)
         except JournalError as error:
             self._complain(tool, error)
@@ -146,7 +154,10 @@ class Durable:
                 with self._lock:
                     self._running[call] = None
                 return True
-            case Finished(result, outcome):
+            case Finished(result, outcome, state):
+                if state in (State.OWED, State.ORPHANED):  # it has yet to be told, in another life of its session
+                    with self._lock:
+                        self._owed.add(call)
                 raise Replayed(result or _not_kept(call, tool, outcome))
             case Unknown(owner=owner) if tool.repeatable and owner == self.owner:
                 return False  # we could not write down what came of it, so nothing is lost by another run
@@ -226,6 +237,8 @@ class Durable:
                 case ReplyStarted():
                     for call in [each for each in self._spoken if each.session == session]:
                         yield from self._met(session, call.key, State.SENT)
+                case SessionReady():
+                    self._ended.pop(session, None)  # one that is attached to again has the same name
                 case SessionEnded():
                     self._ended[session] = None
                     if len(self._ended) > _REMEMBERED:
@@ -269,10 +282,9 @@ class Durable:
         troubled = False
         while self._fates:
             batch = [self._fates.popleft() for _ in range(min(_BATCH, len(self._fates)))]
+            self._attempt = asyncio.ensure_future(self._settled(batch))
             try:
-                for fate in (State.SENT, State.DISCARDED, State.ORPHANED):
-                    if calls := [call for call, each in batch if each is fate]:
-                        await self._journal.settle(calls, fate)
+                await asyncio.shield(self._attempt)
             except JournalError as error:
                 self._fates.extendleft(reversed(batch))  # to settle what is settled changes nothing
                 if not troubled:
@@ -280,40 +292,55 @@ class Durable:
                 troubled = True
                 await asyncio.sleep(self._retry)
 
+    async def _settled(self, batch: list[tuple[CallId, Fate]]) -> None:
+        for fate in (State.SENT, State.DISCARDED, State.ORPHANED):
+            if calls := [call for call, each in batch if each is fate]:
+                await self._journal.settle(calls, fate)
+
     async def aclose(self, timeout: float) -> None:
-        """Write what has become of results, for up to `timeout` seconds. On the tools' loop."""
+        """Write what has become of results, for up to `timeout` seconds. On the tools' loop.
+
+        What is being written by then is waited for as long as the journal itself allows: a busy disk loses nothing.
+        """
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])
         self._write()
-        if self._settling is not None and not self._settling.done():
-            await asyncio.wait([self._settling], timeout=timeout)
-            if not self._settling.done():
-                self._settling.cancel()
-                await asyncio.wait([self._settling], timeout=timeout)
-                logger.error("the journal does not know what has become of some results, and takes them as owed")
+        if self._settling is None or self._settling.done():
+            return
+        await asyncio.wait([self._settling], timeout=timeout)
+        if self._settling.done():
+            return
+        self._settling.cancel()
+        await asyncio.wait([self._settling])
+        failed = self._attempt is not None and (await asyncio.gather(self._attempt, return_exceptions=True))[0]
+        if failed or self._fates:
+            logger.error("the journal does not know what has become of some results, and takes them as owed")
 
     # ------------------------------------------------------------------------------------------------- what is said
 
     def _complain(self, tool: Tool, error: JournalError) -> None:
         what = "is run all the same, since it may be run again" if tool.repeatable else "is not run"
         logger.error("the journal is out of order, so tool %s %s: %s", tool.spec.name, what, error)
-        self.trouble = f"the journal is out of order: {error}"
+        self._fault = JournalError(str(error))
         if self._probing is None or self._probing.done():
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     async def _probe(self) -> None:
-        """Look whether the journal works again: where no sessions are taken meanwhile, no call would tell."""
-        while self.trouble:
+        """Look whether the journal works again, which no call does meanwhile."""
+        while self._fault is not None:
             await asyncio.sleep(self._retry)
-            with suppress(JournalError):
-                await self._journal.settle([_NO_CALL], State.ORPHANED)
+            try:
+                await self._journal.check()
+            except JournalError as error:
+                self._fault = JournalError(str(error))
+            else:
                 self._relieved()
 
     def _relieved(self) -> None:
-        if self.trouble:
-            self.trouble = ""
-            logger.info("the journal works again; %d calls were not run meanwhile", self.refused)
+        if self._fault is not None:
+            self._fault = None
+            logger.info("the journal works again; %d calls were not run so far, since it did not", self.refused)
 
 
 class Recordings:

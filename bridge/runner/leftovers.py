@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -28,6 +28,9 @@ logger = logging.getLogger("bridge.journal")
 
 _STILL_KNOWN = frozenset({"session_id", "call_id", "tool"})
 """Where the value of a hidden parameter may come from, so that it is known after the end of its session."""
+
+_AT_ONCE = 16
+"""Sessions that are looked after at once: a tool may take its whole timeout to say what came of a call."""
 
 NOT_KNOWN = "not_known"
 """The outcome of a call of which nobody can say any more whether it ran."""
@@ -81,23 +84,37 @@ async def recover(
     owner: str,
     *,
     dead: Callable[[str], bool] | None = None,
+    session: str | None = None,
 ) -> tuple[Recovered, ...]:
-    """Bring to an end what processes that have died left unfinished, and say what that was; oldest first.
+    """Bring to an end what processes that have died left unfinished, in one session or in all, and say what that was;
+    oldest first.
 
     Of a call that was started, the tool's check is asked; a repeatable one runs again; any other is concluded as
     `NOT_KNOWN`. All of them have lost their sessions. `dead` tells by the name of an owner whether it is dead: by
-    default, whether it `died_here`. Several may do this at once. Raises `JournalError`; then call it again.
+    default, whether it `died_here`. Sessions are looked after side by side, the calls of
+    each in their order. Several may do this at once. Raises `JournalError`; then call it again.
     """
     gone = dead or (lambda name: died_here(name, owner))
-    left = [claimed for claimed in await journal.claims() if claimed.owner != owner and gone(claimed.owner)]
-    recovered = []
+    begun = await journal.claims(session=session)
+    left = [claimed for claimed in begun if claimed.owner != owner and gone(claimed.owner)]
+    sessions: dict[str, list[Claimed]] = {}
     for claimed in left:
-        tool = tools.get(claimed.tool)
-        each = await _recovered(journal, claimed, tool, owner)
-        if each is not None:
-            recovered.append(each)
-            await journal.settle([claimed.call], State.ORPHANED)
-    return tuple(recovered)
+        sessions.setdefault(claimed.call.session, []).append(claimed)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def look_after(calls: Sequence[Claimed]) -> list[Recovered]:
+        async with places:
+            found = [await _recovered(journal, each, tools.get(each.tool), owner) for each in calls]
+            recovered = [each for each in found if each is not None]
+            await journal.settle([each.claimed.call for each in recovered], State.ORPHANED)
+            return recovered
+
+    ends = await asyncio.gather(*map(look_after, sessions.values()), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    by_call = {each.claimed.call: each for end in ends if isinstance(end, list) for each in end}
+    return tuple(by_call[claimed.call] for claimed in left if claimed.call in by_call)
 
 
 async def _recovered(journal: Journal, claimed: Claimed, tool: Tool | None, owner: str) -> Recovered | None:

@@ -12,11 +12,12 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from ..errors import ToolBusy, ToolError
 from ..tools.encode import encode
 
-__all__ = ["Answer", "Completion", "Parking", "Verdict"]
+__all__ = ["Answer", "Completion", "Parking", "Verdict", "Watcher"]
 
 _REMEMBERED = 10_000
 """Calls whose end is remembered, so that a repeated completion is recognised."""
@@ -54,6 +55,22 @@ class Completion:
     answer: Answer | None = None
 
 
+class Watcher(Protocol):
+    """Is told of calls, on the tools' event loop, and must not block."""
+
+    def opened(self) -> None:
+        """Some call may be completed from now on."""
+        ...
+
+    def left(self, ticket: str) -> None:
+        """The tool of this one is done, and its outcome is to come."""
+        ...
+
+    def over(self, ticket: str) -> None:
+        """That it waited for is over."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     """A call that may be completed."""
@@ -68,6 +85,7 @@ class Parking:
     """The open calls of a process. They wait on the tools' event loop; they may be completed from any thread."""
 
     def __init__(self, limit: int) -> None:
+        self.watcher: Watcher | None = None
         self._limit = limit
         self._open: dict[str, _Open] = {}
         self._past: dict[str, Answer | None] = {}
@@ -85,6 +103,13 @@ class Parking:
         """From now on the call may be completed."""
         with self._lock:
             self._open[ticket] = _Open(result_limit)
+        if self.watcher is not None:
+            self.watcher.opened()
+
+    def has(self, ticket: str) -> bool:
+        """Is this a call of ours that may be completed?"""
+        with self._lock:
+            return ticket in self._open
 
     def close(self, ticket: str) -> Answer | None:
         """From now on it is too late. The answer, if it was in time."""
@@ -98,7 +123,9 @@ class Parking:
                 self._past[ticket] = left.answer
                 if len(self._past) > _REMEMBERED:
                     del self._past[next(iter(self._past))]
-            return left.answer
+        if left.waiting is not None and self.watcher is not None:
+            self.watcher.over(ticket)
+        return left.answer
 
     def leave(self, ticket: str) -> Awaitable[Answer]:
         """The tool of an open call is done, and the outcome is to come: await it.
@@ -113,17 +140,41 @@ class Parking:
             left.waiting, self._waiting = over, self._waiting + 1
             if left.answer is not None:
                 over.set_result(None)
+        if self.watcher is not None:
+            self.watcher.left(ticket)
         return _outcome(left, over)
 
     def complete(self, ticket: str, value: object) -> Completion:
         """The work has come to this. Raises `Unencodable` or `TooLarge` for what cannot be a result."""
-        with self._lock:
-            left = self._open.get(ticket)
-        return self._answer(ticket, Answer(encode(value, left.result_limit if left else None)))
+        return self._answer(ticket, self.result(ticket, value))
 
     def fail(self, ticket: str, sentence: str) -> Completion:
         """There will be no result; the sentence is for the model."""
         return self._answer(ticket, Answer(error=sentence or "it failed"))
+
+    def result(self, ticket: str, value: object) -> Answer:
+        """What the work has come to, as the call may have it. Raises `Unencodable` or `TooLarge`."""
+        return Answer(encode(value, self._result_limit(ticket)))
+
+    def give(self, ticket: str, answer: Answer) -> Completion:
+        """What has been said elsewhere about a call. A result that the call cannot have becomes a failure."""
+        limit = self._result_limit(ticket)
+        if limit is not None and len(answer.output.encode()) > limit:
+            answer = Answer(error=f"its result is larger than {limit} bytes")
+        return self._answer(ticket, answer)
+
+    def heard(self, ticket: str, answer: Answer) -> Completion | None:
+        """What becomes of this answer, if the call has one already or is over; changes nothing."""
+        with self._lock:
+            left = self._open.get(ticket)
+            if left is None:
+                return self._late(ticket, answer) if ticket in self._past else None
+            return None if left.answer is None else _again(left.answer, answer)
+
+    def _result_limit(self, ticket: str) -> int | None:
+        with self._lock:
+            left = self._open.get(ticket)
+        return None if left is None else left.result_limit
 
     def _answer(self, ticket: str, answer: Answer) -> Completion:
         with self._lock:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..journal import Journal
+from ..journal.mailbox import WithMailbox
 from ..tools.tool import Tool
-from .approvals import Approvals, Decision
+from .approvals import ApprovalRequest, Approvals, Decision
 from .calls import Calls, Process, Shared
 from .durable import Durable
 from .guards import Guards
 from .leftovers import Recovered, recover
 from .limits import LoopBreaker, Slots, Threads
-from .parking import Completion, Parking
+from .parking import Answer, Completion, Parking
+from .post import Post
 from .replays import Replays
 from .run import Finished, Outcome
 
@@ -42,14 +44,18 @@ class Runner:
 
         At most `max_parked` calls wait for something outside. With a `journal`, which stays the caller's, tools whose
         effect is not "read" run once: see `Durable`, which has to observe the sessions, and whose `owner` names this
-        process in this life. `watchers` are told of every call that is over, of any
-        session: `Metrics.finished` is one.
+        process in this life. If several processes share it, `settle` and `decide` reach the calls of all: see `Post`.
+        `watchers` are told of every call that is over, of any session: `Metrics.finished` is one.
         """
         self.guards = Guards(max_failures=max_failures, pause=failure_pause, clock=clock)
         self.approvals = approvals or Approvals()
         parking, threads = Parking(max_parked), Threads(max_threads)
         self._journal = journal
         self.durable = None if journal is None else Durable(journal, owner)
+        mailbox = journal.mailbox if isinstance(journal, WithMailbox) else None
+        self.post: Post | None = None
+        if mailbox is not None and self.durable is not None:
+            self.post = Post(mailbox, self.durable.owner, parking, self.approvals)
         shared = Shared(Slots(max_concurrent), {}, Replays(clock))
         self._process = Process(shared, self.guards, self.approvals, parking, threads, watchers, clock, self.durable)
 
@@ -76,12 +82,34 @@ class Runner:
         return self._process.parking.fail(ticket, sentence)
 
     async def settle(self, ticket: str, value: object = None, *, error: str = "") -> Completion:
-        """The outcome of a call, wherever it runs: `complete`, or `fail` where there is an `error`."""
-        return self.fail(ticket, error) if error else self.complete(ticket, value)
+        """The outcome of a call, wherever it runs: like `complete`, or `fail` where there is an `error`.
+
+        Of two outcomes that come to two processes at once one stands. `ACCEPTED` for a call of another process: it is
+        durable, and will be told there unless the call ends in this moment. Raises `Unencodable`, `TooLarge`, and
+        `JournalError` where nobody can say now whose call it is; then try again.
+        """
+        parking = self._process.parking
+        if self.post is None:
+            return self.fail(ticket, error) if error else self.complete(ticket, value)
+        return await self.post.settle(ticket, Answer(error=error) if error else parking.result(ticket, value))
 
     async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
-        """Decide a request for approval, wherever it waits; see `Approvals.decide`."""
-        return self.approvals.decide(request_id, approve=approve, by=by, reason=reason)
+        """Decide a request for approval, wherever it waits; see `Approvals.decide`. Raises `JournalError`, as above."""
+        if self.post is None:
+            return self.approvals.decide(request_id, approve=approve, by=by, reason=reason)
+        return await self.post.decide(request_id, approve=approve, by=by, reason=reason)
+
+    async def requests_elsewhere(self) -> tuple[ApprovalRequest, ...]:
+        """The requests for approval that wait at other processes, oldest first. Raises `JournalError`."""
+        return () if self.post is None else await self.post.elsewhere()
+
+    def begin(self) -> None:
+        """Be one of the processes that share the journal, on the running loop, which is that of the tools.
+
+        The first call does so, too; done before, others know at once that this process lives and who attends to it.
+        """
+        if self.post is not None:
+            self.post.begin()
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -108,10 +136,14 @@ class Runner:
     ) -> tuple[Recovered, ...]:
         """Bring to an end what dead processes have left in the journal; see `leftovers.recover`. Without one: nothing.
 
-        On the event loop of the tools. Raises `JournalError`.
+        Where several processes share it, those are dead, too, whose lease has run out, and outcomes that were left for
+        their calls are recorded first. On the event loop of the tools. Raises `JournalError`.
         """
         if self._journal is None or self.durable is None:
             return ()
+        if self.post is not None:
+            dead = dead or await self.post.dead()
+            await self.post.conclude(self._journal, dead)
         return await recover(self._journal, tools, self.durable.owner, dead=dead)
 
     async def aclose(self, timeout: float) -> None:
@@ -123,6 +155,8 @@ class Runner:
         await asyncio.gather(*(calls.cancel(timeout) for calls in self._process.outliving))
         if self.durable is not None:
             await self.durable.aclose(timeout)
+        if self.post is not None:
+            await self.post.aclose(timeout)
 
     def close(self) -> None:
         """Let the threads end, each after the tool it runs. Nobody waits for them, nor does the process."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..transports.patience import Patience
 from .reconnect import Afresh
 
 __all__ = ["SessionOptions"]
@@ -34,6 +35,8 @@ class SessionOptions:
 
     That happens when nobody speaks, 30 seconds later at the latest; tools that run go on.
     """
+    patience: Patience = field(default_factory=Patience)
+    """For providers over HTTP: how long they are waited for, and how often they are tried again."""
     afresh: Afresh | None = None
     """Describes the agent of a fresh session when the provider has lost the one before.
 

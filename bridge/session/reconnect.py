@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..core.dialect import Agent
@@ -31,6 +31,7 @@ __all__ = [
     "LostCall",
     "LostSession",
     "Outage",
+    "Resumable",
     "described",
     "is_drop",
     "lost_calls",
@@ -106,6 +107,20 @@ class LostSession:
     changes: Mapping[str, Any]
     """Settings that `Session.update` has changed since it began, by name."""
     calls: tuple[LostCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """What another process needs to go on with a session, for as long as the provider keeps it: see `Bridge.session`.
+
+    With some providers every connection brings another token, and only the latest counts.
+    """
+
+    session: str
+    """Our name for it."""
+    provider_session_id: str
+    token: str = field(default="", repr=False)
+    """A secret, if the provider has given one."""
 
 
 Afresh = Callable[[LostSession], Awaitable[Agent]]

@@ -16,17 +16,16 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from ..core.events import Failure, ProviderEnded, ProviderFailed, SessionReady
 from ..errors import AuthenticationFailed, BridgeError, TransportError
-from ..transports import Line
 from .connection import Answer, Opening
 from .options import SessionOptions
 from .reconnect import Outage, pauses, persist
 from .refusals import refused
 
-__all__ = ["Recovery", "Survivor"]
+__all__ = ["Held", "Recovery", "Survivor"]
 
 logger = logging.getLogger("bridge.session")
 
@@ -36,18 +35,33 @@ _BOUNDARY = 30.0
 """Seconds for which a planned reconnect waits until nobody speaks."""
 
 
+class Held(Protocol):
+    """What is asked of a connection that is held."""
+
+    def abort(self) -> None:
+        """Break it off without a word."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close it. Never raises."""
+        ...
+
+
+H = TypeVar("H", bound=Held)
+
+
 @dataclass(frozen=True, slots=True)
-class Survivor:
+class Survivor(Generic[H]):
     """What is asked of a session that survives its connection."""
 
     session_id: str
-    connect: Callable[[Opening], Awaitable[Line]]
+    connect: Callable[[Opening], Awaitable[H]]
     """Make a connection with the credentials for this. Raises `BridgeError`."""
     link_lost: Callable[[TransportError], None]
     """There is no connection now."""
     resumable: Callable[[], bool]
     """Can its protocol ask for a resume?"""
-    open_on: Callable[[Line, Opening], None]
+    open_on: Callable[[H, Opening], None]
     """Take this connection, and say the first message on it."""
     answered: Callable[[], Awaitable[Answer]]
     """The answer to that. Raises `TransportError`, also if it does not come in time."""
@@ -63,14 +77,14 @@ class Survivor:
     """A fault in this file, or in what it asks of the session."""
 
 
-class Recovery:
-    """Looks after the connection of one session, beginning with this one."""
+class Recovery(Generic[H]):
+    """Looks after the connection of one session, beginning with this one; None if that is lost already."""
 
-    def __init__(self, survivor: Survivor, line: Line, options: SessionOptions) -> None:
+    def __init__(self, survivor: Survivor[H], line: H | None, options: SessionOptions) -> None:
         self._loop = asyncio.get_running_loop()
         self._survivor = survivor
         self._line = line
-        self._spare: Line | None = None
+        self._spare: H | None = None
         """One more, made in time for a planned reconnect."""
         self._limit = options.reconnect_timeout
         self._age = options.reconnect_after
@@ -168,10 +182,10 @@ class Recovery:
     async def _open(self, opening: Opening) -> Answer:
         """One try: what the provider answers on a new connection, which is left unless it is ready."""
         line, self._spare = self._spare, None
-        self._line = line or await self._survivor.connect(opening)
+        self._line = line = line or await self._survivor.connect(opening)
         answer: Answer | None = None
         try:
-            self._survivor.open_on(self._line, opening)
+            self._survivor.open_on(line, opening)
             answer = await self._survivor.answered()
         finally:
             if not isinstance(answer, SessionReady):
@@ -188,9 +202,9 @@ class Recovery:
         await asyncio.sleep(age)
         with suppress(BridgeError):  # whatever is final is told in the end, when the present one is lost
             self._spare = await persist(self._spare_line, pauses(random.random), self._troubled)
-            if await self._survivor.quiet(_BOUNDARY):
+            if await self._survivor.quiet(_BOUNDARY) and self._line is not None:
                 self._line.abort()
                 self.lost(TransportError("the connection is given up before it is too old"))
 
-    async def _spare_line(self) -> Line:
+    async def _spare_line(self) -> H:
         return await self._survivor.connect(Opening.RESUME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -143,10 +143,12 @@ class Running:
         self._live: dict[CallKey, _Live] = {}
         self._fillers = Fillers(lambda key, text: host.here(FillerDue(key, text)), host.silent_since, calls.aside)
 
-    def start(self, command: Run, known: Iterable[str]) -> None:
-        """Run a call. `known` are the names that the agent may use."""
+    def start(self, command: Run, known: Iterable[str], *, forbidden: bool = False) -> None:
+        """Run a call. `known` are the names that the agent may use. What is forbidden is only answered so."""
         key, call = command.key, command.call
         tool = self.versions.find(call.name)
+        if forbidden and tool is not None:
+            tool = replace(tool, approval="always_deny", dedupe=None, filler=None)
         name = call.name if tool is not None else ""
         self._live[key] = _Live(name, tool)
         context = self._context(key, name)

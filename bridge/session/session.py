@@ -29,6 +29,8 @@ from ..core.conversation import Conversation, Step
 from ..core.dialect import Agent, Delivery
 from ..core.events import (
     AgentAudio,
+    ApprovalAnswer,
+    ApprovalWanted,
     AskExpired,
     CallKey,
     Discard,
@@ -72,16 +74,28 @@ from ..errors import (
     SessionClosed,
     TransportError,
 )
+from ..runner.approvals import Approvals
 from ..runner.runner import Calls
-from ..tools.tool import Tool
+from ..tools.tool import CallContext, Tool
 from ..transports import Line, Transport
-from ..transports.websocket import WebSocketTransport
 from .audio import AudioMeter, PlaybackClock
 from .changes import Change, Changes
 from .connection import Answer, Connection, Opening
+from .consent import Consent
+from .dialing import dial
+from .inherited import Inherited, seeded
 from .options import SessionOptions
 from .queue import EventQueue
-from .reconnect import ConnectionEvent, ConnectionLost, ConnectionResumed, LostSession, described, is_drop, lost_calls
+from .reconnect import (
+    ConnectionEvent,
+    ConnectionLost,
+    ConnectionResumed,
+    LostSession,
+    Resumable,
+    described,
+    is_drop,
+    lost_calls,
+)
 from .recovery import Recovery, Survivor
 from .refusals import refused
 from .running import Host, Running, ToolEvent
@@ -124,9 +138,17 @@ class Session:
         metadata: Mapping[str, Any],
         delivery: Delivery | None,
         options: SessionOptions,
+        approvals: Approvals | None = None,
+        inherited: Inherited | None = None,
     ) -> None:
         self.id = secrets.token_hex(8)
-        """Our name for this session, in logs and for tools."""
+        """Our name for this session, in logs and for tools.
+
+        Where calls keep their keys across processes, so must it: then it is made of the provider's own, once it is
+        known.
+        """
+        self._early: list[Step] | None = [] if agent.dialect.delivery.unique_ids else None
+        """What happened before that, and nobody has observed."""
         self.provider_session_id = ""
         """The provider's name for it."""
         self.metadata = metadata
@@ -135,6 +157,7 @@ class Session:
         self._calls = calls
         self._observers = observers
         self._options = options
+        self._approvals = approvals
         specs = tuple(tool.spec for tool in tools.values())
         self._conversation = Conversation(agent.dialect, specs, delivery=delivery)
         self._machine = self._conversation.machine
@@ -149,7 +172,12 @@ class Session:
         self._url = agent.url
         """For every connection: another one may be in another country."""
         self._api_key = self._resume_token = ""
-        self._recovery: Recovery | None = None
+        self._inherited = inherited
+        """The session of another process that goes on here."""
+        if inherited is not None:
+            self.provider_session_id = inherited.resumable.provider_session_id
+            self._resume_token = inherited.resumable.token
+        self._recovery: Recovery[Line] | None = None
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -162,16 +190,15 @@ class Session:
     async def open(self, api_key: str) -> AsyncIterator[Self]:
         """Connect and configure; end the session properly on leaving. For `Bridge`."""
         self._api_key = api_key
-        line = await self._dial(api_key)
-        if self._options.reconnect_timeout > 0:
-            self._recovery = Recovery(self._survivor(), line, self._options)
-        async with self.over(line):
+        transport = await self._dial(self._resume_token or api_key)
+        if self._options.reconnect_timeout > 0 and isinstance(transport, Line):
+            # Only what runs through one connection drops with it; over HTTP a transport finds its way back by itself.
+            self._recovery = Recovery(self._survivor(), transport, self._options)
+        async with self.over(transport):
             yield self
 
-    async def _dial(self, credentials: str) -> WebSocketTransport:
-        endpoint = self._agent.dialect.endpoint(self._url, credentials)
-        timeout, max_size = self._options.connect_timeout, self._options.max_frame
-        return await WebSocketTransport.open(endpoint, timeout=timeout, max_size=max_size)
+    async def _dial(self, credentials: str) -> Transport:
+        return await dial(self._agent.dialect, self._url, credentials, self._options)
 
     @asynccontextmanager
     async def over(self, transport: Transport) -> AsyncIterator[Self]:
@@ -179,6 +206,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._timers = Timers(self._deadline, self._time_is_up)
         self._running = Running(self._calls, self._host(), self._tools)
+        self._consent = Consent(self._approvals, self._call_context, self._decided)
         self._events: EventQueue[AgentEvent] = EventQueue(self._options.max_events)
         self._changes = Changes()
         self._phase = _Phase.OPENING
@@ -190,7 +218,7 @@ class Session:
         self._last_life = self._loop.time()
         # It runs in tasks, not in a task group: what the host raises in its block must reach it as it is.
         self._connection = Connection(self._heard, self._sent, self._connection_lost)
-        self._connection.take(transport, Opening.SETUP)
+        self._connection.take(transport, Opening.SETUP if self._inherited is None else Opening.RESUME)
         try:
             await self._configure()
             yield self
@@ -202,13 +230,32 @@ class Session:
             raise self._failure
 
     async def _configure(self) -> None:
-        self._perform(self._conversation.from_app(_encode(self._agent.setup())))
-        await self._answered()
+        if self._inherited is None:
+            self._perform(self._conversation.from_app(_encode(self._agent.setup())))
+        else:
+            self._take_up(self._inherited)
+        answer = await self._answered()
+        if isinstance(answer, ProviderFailed):
+            raise refused(answer)
         if self._phase is _Phase.OPENING:
             self._phase = _Phase.READY
-        if self._recovery is not None:
+        if self._recovery is not None and self._inherited is None:
             self._recovery.is_up()
         logger.info("session %s started: dialect %s", self.id, self._agent.dialect.name)
+
+    def _take_up(self, inherited: Inherited) -> None:
+        """Resume a session that another process has begun. It was configured there: here the setup is only read."""
+        self._lost_at = self._loop.time()
+        self._conversation.from_app(_encode(self._agent.setup()))
+        self._machine, step = seeded(self._conversation.machine, inherited.calls)
+        self._conversation.machine = self._machine
+        self._observe(step)
+        self._say(Resume(self.provider_session_id, self._resume_token))
+
+    @property
+    def resumable(self) -> Resumable:
+        """What another process needs to go on with this session should this one die; new after every connection."""
+        return Resumable(self.id, self.provider_session_id, self._resume_token)
 
     async def end(self, reason: str = "") -> None:
         """End the session: results that are owed are waited for, the provider is told; all within bounds.
@@ -259,6 +306,7 @@ class Session:
         self._connection.outbox.close()
         if self._recovery is not None:
             self._recovery.stop()
+        self._consent.over()
         self._over.set()
         self._moved.set()
         gone = failure or SessionClosed("the session has ended")
@@ -276,6 +324,7 @@ class Session:
             self._stop("the host failed", None)
         if self._ending is not None:
             await asyncio.wait([self._ending])
+        await self._consent.aclose()
         await self._running.aclose()
         if self._recovery is not None:
             await self._recovery.aclose()
@@ -474,7 +523,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- another connection
 
-    def _survivor(self) -> Survivor:
+    def _survivor(self) -> Survivor[Line]:
         return Survivor(
             self.id,
             self._connect,
@@ -491,7 +540,9 @@ class Session:
 
     async def _connect(self, opening: Opening) -> Line:
         token = self._resume_token if opening is Opening.RESUME else ""
-        return await self._dial(token or self._api_key)
+        line = await self._dial(token or self._api_key)
+        assert isinstance(line, Line), "only a line is replaced"
+        return line
 
     def _link_lost(self, lost: TransportError) -> None:
         """Without a connection, everything but the provider goes on."""
@@ -545,7 +596,6 @@ class Session:
 
     def _resumed(self) -> None:
         """The session goes on. Changes come first, so that they are answered in the order of their line."""
-        assert self._recovery is not None
         self._last_life = self._loop.time()
         self._changes.taken_for_granted()
         for frame in self._changes.send():
@@ -557,7 +607,8 @@ class Session:
         opening = self._connection.opening
         logger.info("session %s goes on after %.1f s, %s", self.id, gap, opening.value)
         self._deliver(ConnectionResumed(opening is Opening.SETUP, gap, lost / width / rate))
-        self._recovery.is_up()
+        if self._recovery is not None:
+            self._recovery.is_up()
 
     # ------------------------------------------------------------------------------------------- the heart
 
@@ -568,13 +619,18 @@ class Session:
         return bool(step.outputs)
 
     def _perform(self, step: Step) -> None:
-        self._observe(step)
+        if self._early is None:
+            self._observe(step)
+        else:
+            self._before_its_name(self._early, step)
         self._running.saw(step)
         if self._changes.tools_wait and not self._conversation.replacement_waits:
             self._changes.tools_sent()
         for event in step.events:
-            if isinstance(event, FromProvider):
+            if isinstance(event, FromProvider) and not isinstance(event, ProviderEnded):
                 self._hear(event)
+            elif isinstance(event, ApprovalAnswer):
+                self._consent.answered(event)
         if self._over.is_set():
             return
         asked = False
@@ -583,12 +639,28 @@ class Session:
                 asked = True
                 self._connection.outbox.put(command.frames, command.keys)
             elif isinstance(command, Run):
-                self._running.start(command, self._conversation.tools)
+                forbidden = self._consent.forbids(command.call)
+                self._running.start(command, self._conversation.tools, forbidden=forbidden)
             elif isinstance(command, Discard):
                 self._running.discard(command.key, command.reason.value)
         if self._conversation.machine is not self._machine:
             self._machine = self._conversation.machine
             self._turn_changed(asked)
+        for event in step.events:
+            if isinstance(event, ProviderEnded):
+                self._hear(event)  # what has become of its calls is told before
+
+    def _before_its_name(self, early: list[Step], step: Step) -> None:
+        """Keep what happens until the session has its name, or has ended without one."""
+        early.append(step)
+        named = next((event.session_id for event in step.events if isinstance(event, SessionReady)), "")
+        if named:
+            self.id = f"{self._agent.dialect.name}:{named}"
+            self._running = Running(self._calls, self._host(), self._tools)
+        if named or self._conversation.machine.link is Link.ENDED:
+            self._early = None
+            for each in early:
+                self._observe(each)
 
     def _observe(self, step: Step) -> None:
         for observer in self._observers:
@@ -607,8 +679,12 @@ class Session:
         match event:
             case AgentAudio(data):
                 self._playback.add(len(data), now)
-            case ReplyDone(interrupted=True):
-                self._playback.flush()
+            case ReplyDone(interrupted):
+                self._consent.over()
+                if interrupted:
+                    self._playback.flush()
+            case ApprovalWanted(call):
+                self._consent.asked(call, self._running.versions.find(call.name))
             case SessionReady(session_id, token):
                 self.provider_session_id = session_id or self.provider_session_id
                 self._resume_token = token
@@ -630,6 +706,15 @@ class Session:
                 if self._malformed <= _MALFORMED_LOGGED:
                     logger.warning("session %s: the provider sent something broken: %s", self.id, reason)
         self._deliver(event)
+
+    def _call_context(self, key: CallKey, name: str) -> CallContext:
+        return CallContext(session_id=self.id, key=key, tool=name, metadata=self.metadata)
+
+    def _decided(self, answer: ApprovalAnswer) -> None:
+        """The provider is told whether a call may be made that it has asked about."""
+        if not self._over.is_set():
+            for message in self._agent.dialect.encode_client(answer):
+                self._perform(self._conversation.from_app(_encode(message)))
 
     def _provider_failed(self, event: ProviderFailed) -> None:
         said = event.code or "an error"

@@ -14,7 +14,7 @@ import secrets
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn, assert_never
 
@@ -55,6 +55,8 @@ class _Posted:
     message: Message
     at: float
     times: int = 1
+    shown: bool = False
+    """Has the call left the list of those that wait, as heard last? An older list may be heard after a newer one."""
 
 
 class HttpTransport:
@@ -77,8 +79,6 @@ class HttpTransport:
         self._lost: TransportError | None = None
         self._session_id = ""
         self._created = Heard()
-        self._shown_soon: set[str] = set()
-        """Calls whose answers are being posted, and have not shown yet."""
         self._cursor = ""
         self._posted: dict[str, _Posted] = {}
         self._doubts = asyncio.Event()
@@ -90,7 +90,7 @@ class HttpTransport:
         """The next message of the provider. Raises `TransportError` when all has been heard and nothing will follow."""
         try:
             return await self._take.receive()
-        except anyio.EndOfStream:
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise self._lost or TransportError("the session is over") from None
 
     async def send(self, frame: Frame) -> None:
@@ -130,7 +130,6 @@ class HttpTransport:
     async def _deliver(self, message: Message, times: int = 1) -> None:
         """Post a message until its fate is known."""
         call, key, pauses = self._dialect.answers(message), _key(), Pauses("a post was not taken", self._patience)
-        self._shown_soon |= {call} if call else set()
         while (request := self._dialect.request(self._session_id, message)) is not None:
             answer = await self._ask(request, key)
             match self._outcome(message, answer):
@@ -140,7 +139,6 @@ class HttpTransport:
                     return await self._refused(message, answer)
                 case Outcome.ANSWERED:
                     logger.info("session %s: an answer is wanted no more (HTTP %d)", self._session_id, answer.status)
-                    self._shown_soon.discard(call)
                     return
                 case Outcome.OVER:
                     await self._end(message, answer)
@@ -173,11 +171,10 @@ class HttpTransport:
             return
         await self._tell(heard)
         call = self._dialect.answers(message)
-        if call in self._shown_soon:
+        if call:
             self._doubt(call, message, times)
 
     def _doubt(self, call: str, message: Message, times: int) -> None:
-        self._shown_soon.discard(call)
         self._posted[call] = _Posted(message, _now(), times)
         self._doubts.set()
 
@@ -205,9 +202,7 @@ class HttpTransport:
         return _now() - posted.at >= self._patience.confirm_after
 
     async def _post_again(self, late: Mapping[str, _Posted]) -> None:
-        if not late:
-            return
-        waiting = await self._look()
+        waiting = frozenset[str]() if all(posted.shown for posted in late.values()) else await self._look()
         for call, posted in late.items():
             self._posted.pop(call, None)
             if call not in waiting:
@@ -253,6 +248,8 @@ class HttpTransport:
                 await self._end({}, answer)
             if outcome is Outcome.DELIVERED:
                 pauses.went_well(_now() - began)
+                if not request.streams and not heard.messages:
+                    await self._fetch(self._dialect.look(self._session_id))  # nothing new may be the end
             if request.streams or not heard.messages:
                 await self._rest(pauses, answer)
 
@@ -307,8 +304,9 @@ class HttpTransport:
         for message in heard.messages:
             pending = self._dialect.pending(message)
             if pending is not None:
-                self._shown_soon &= pending
-                self._posted = {call: posted for call, posted in self._posted.items() if call in pending}
+                self._posted = {
+                    call: replace(posted, shown=call not in pending) for call, posted in self._posted.items()
+                }
             await self._pass_on(orjson.dumps(message).decode())
         if heard.over:
             raise TransportError("the provider ended the session")

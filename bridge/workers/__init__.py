@@ -22,10 +22,10 @@ from typing import Any
 
 import anyio
 
-from ..admin import admin, listening
+from ..admin import app_of, listening
 from ..config import Sidecar
 from ..errors import ConfigError
-from ..serve import at_each_hangup, until_stopped
+from ..serve import access_of, at_each_hangup, until_stopped
 from .fleet import Fleet
 from .worker import Order
 
@@ -54,7 +54,7 @@ async def _govern(fleet: Fleet, sidecar: Sidecar, started: Callable[[int], None]
     """The parent, until it is stopped or a worker cannot start."""
     table, left = sidecar.settings.admin, 0
     async with (
-        listening(admin(fleet, fleet, token=table.token), table.host, table.port) as admin_port,
+        listening(app_of(fleet, fleet, access_of(table)), table.host, table.port) as admin_port,
         anyio.create_task_group() as group,
     ):
         await group.start(at_each_hangup, fleet.reload)
@@ -69,6 +69,7 @@ async def _govern(fleet: Fleet, sidecar: Sidecar, started: Callable[[int], None]
 
             group.start_soon(announce)
             left = await until_stopped(fleet, sidecar.settings.session.drain_seconds)
+        fleet.close()
         await fleet.stop()
         group.cancel_scope.cancel()
     if fleet.fault:

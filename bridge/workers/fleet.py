@@ -7,8 +7,8 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from itertools import count
 from typing import Any, Final, Self
@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 import anyio
 from anyio.from_thread import run as in_loop
 
-from ..admin import merge
-from ..metrics import Reading, page
+from ..admin import Feed, Verdicts, merge
+from ..metrics import Reading, Source, page
 from .channel import Channel
 
 __all__ = ["Command", "Fleet", "pause_after"]
@@ -30,6 +30,7 @@ Command = Callable[[int, int], Sequence[str]]
 _READY_SECONDS: Final = 0.8
 """Probes seldom wait for more than a second."""
 _PAGE_SECONDS: Final = 5.0
+_APPROVALS_KEPT: Final = 1000
 _RELOAD_SECONDS: Final = 60.0
 _EXIT_SECONDS: Final = 5.0
 _LAST_WORDS_SECONDS: Final = 1.0
@@ -43,6 +44,13 @@ _GROWN_UP: Final = 60.0
 def pause_after(pause: float, lived: float) -> float:
     """Seconds until a worker that lived so long is replaced. `pause`: what it was the time before; 0 at first."""
     return _FIRST_PAUSE if lived >= _GROWN_UP or not pause else min(2 * pause, _LONGEST_PAUSE)
+
+
+class _Following(Enum):
+    """Do the workers tell what happens? That costs something, so not before somebody wants to know."""
+
+    NOT_YET = "not yet"
+    ASKED = "asked"
 
 
 class Fleet:
@@ -62,6 +70,10 @@ class Fleet:
         self._workers: dict[int, _Worker] = {}
         self._restarts = dict.fromkeys(range(1, size + 1), 0)
         self._awaited = set(self._restarts)
+        self._sources: list[Source] = []
+        self._facts = Feed()
+        self._following = _Following.NOT_YET
+        self._attending: set[Feed] = set()
         self._settled, self._stopping, self._over = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def keep(self) -> None:
@@ -117,7 +129,13 @@ class Fleet:
     def render(self) -> bytes:
         """The metrics of all workers, each sample with the label `worker`. Called in a thread of `anyio`."""
         pages = in_loop(self._ask_all, "metrics", _PAGE_SECONDS)
-        return merge({str(n): pages.get(n, "").encode() + _restarted(times) for n, times in self._restarts.items()})
+        own = page([reading for source in self._sources for reading in source()])
+        workers = {str(n): pages.get(n, "").encode() + _restarted(times) for n, times in self._restarts.items()}
+        return merge({**workers, "parent": own})
+
+    def add_source(self, source: Source) -> None:
+        """Show these numbers of this process, too, with `parent` for the worker."""
+        self._sources.append(source)
 
     async def _ready(self) -> str:
         if self._stopping.is_set():
@@ -134,8 +152,7 @@ class Fleet:
         return "does not answer" if worker.life is _Life.UP else "starting"
 
     async def _sessions(self) -> list[Any]:
-        said = await self._ask_all("sessions", _PAGE_SECONDS)
-        return [{"worker": number, **session} for number in sorted(said) for session in said[number]]
+        return _numbered(await self._ask_all("sessions", _PAGE_SECONDS))
 
     async def _ask_all(self, question: str, within: float, **more: Any) -> dict[int, Any]:
         """What the workers answer that are up, by their numbers, without those that do not answer in time."""
@@ -150,6 +167,70 @@ class Fleet:
                 if worker.life is _Life.UP:
                     group.start_soon(ask, worker)
         return answers
+
+    async def calls(self, session: str | None = None) -> list[Any]:
+        """The calls of a session, or those that wait for somebody outside, each with its worker in it."""
+        return _numbered(await self._ask_all("calls", _PAGE_SECONDS, session=session))
+
+    async def pending(self) -> list[Any]:
+        """The calls that wait to be approved, each with its worker in it, or with one that knows of it."""
+        found: dict[str, Any] = {}
+        for request in _numbered(await self._ask_all("pending", _PAGE_SECONDS)):
+            if request["id"] not in found or not request.get("elsewhere"):
+                found[request["id"]] = request
+        return list(found.values())
+
+    async def settle(self, key: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the worker says that knows the call."""
+        return await self._ask_knowing("settle", key=key, result=result)
+
+    async def decide(self, request_id: str, decision: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the worker says that knows the request."""
+        return await self._ask_knowing("decide", request_id=request_id, decision=decision)
+
+    async def follow(self) -> Feed:
+        """What happens in all workers, from the first time that this is asked for."""
+        if self._following is _Following.NOT_YET:
+            self._following = _Following.ASKED
+            await self._ask_all("follow", _PAGE_SECONDS)
+        return self._facts
+
+    @asynccontextmanager
+    async def attend(self) -> AsyncIterator[Feed]:
+        """While this is entered, somebody hears of the approvals of all workers who can decide them."""
+        feed = Feed(_APPROVALS_KEPT)
+        self._attending.add(feed)
+        try:
+            if len(self._attending) == 1:
+                await self._ask_all("attend", _PAGE_SECONDS)
+            yield feed
+        finally:
+            self._attending.discard(feed)
+            if not self._attending:
+                for worker in self._workers.values():
+                    worker.tell("detach")
+
+    def close(self) -> None:
+        """Whoever reads along comes to the end."""
+        for feed in (self._facts, *self._attending):
+            feed.close()
+
+    async def _ask_knowing(self, question: str, **more: Any) -> Mapping[str, Any]:
+        """The answer of whoever knows what this is about; nobody does only if all say so."""
+        asked = sum(worker.life is _Life.UP for worker in self._workers.values())
+        said = await self._ask_all(question, _PAGE_SECONDS, **more)
+        if len(said) < asked:
+            said[0] = {"verdict": Verdicts.UNSURE.value}
+        said.setdefault(0, {"verdict": Verdicts.UNKNOWN.value})
+        order = list(Verdicts)
+        best: Mapping[str, Any] = min(said.values(), key=lambda each: order.index(Verdicts(each["verdict"])))
+        return best
+
+    def _hear(self, worker: _Worker, message: Mapping[str, Any]) -> None:
+        """A worker tells what happens."""
+        data = {"worker": worker.number, **message["data"]}
+        for feed in (self._facts,) if message["of"] == "follow" else self._attending:
+            feed.put(message["event"], data)
 
     # ------------------------------------------------------------------------------------------- lives of a worker
 
@@ -177,16 +258,21 @@ class Fleet:
         self._workers[number] = worker
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(worker.listen, self._has_started)
+                group.start_soon(worker.listen, self._has_started, self._hear)
                 code = await worker.process.wait()
                 # What it said last is still read, but not for ever: what a tool left behind may hold the pair open.
                 group.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
         finally:
             del self._workers[number]
+            self._facts.put("lost", {"worker": number, "error": "the worker has ended, and its sessions with it"})
         return f"could not start: {worker.failed}" if worker.failed else _ended(code)
 
     def _has_started(self, worker: _Worker) -> None:
         logger.info("worker %d has started: process %d", worker.number, worker.process.pid)
+        if self._following is _Following.ASKED:
+            worker.tell("follow")
+        if self._attending:
+            worker.tell("attend")
         self._awaited.discard(worker.number)
         if not self._awaited:
             self._settled.set()
@@ -195,6 +281,11 @@ class Fleet:
         self.fault = fault
         self._stopping.set()
         self._settled.set()
+
+
+def _numbered(said: Mapping[int, Any]) -> list[Any]:
+    """What all have listed, each with its worker in it."""
+    return [{"worker": number, **each} for number in sorted(said) for each in said[number]]
 
 
 def _restarted(times: int) -> bytes:
@@ -248,8 +339,8 @@ class _Worker:
                 raise
         return cls(number, process, await Channel.over(ours))
 
-    async def listen(self, started: Callable[[Self], None]) -> None:
-        """Take what it says until it says no more. `started` hears that it takes sessions."""
+    async def listen(self, started: Callable[[Self], None], hear: Callable[[Self, Mapping[str, Any]], None]) -> None:
+        """Take what it says until it says no more. `started` hears that it takes sessions, `hear` what happens."""
         try:
             while (message := await self._channel.receive()) is not None:
                 match message:
@@ -257,6 +348,8 @@ class _Worker:
                         answer = self._asked.pop(number, None)
                         if answer is not None and not answer.done():  # it may have been given up just now
                             answer.set_result(said)
+                    case {"event": _}:
+                        hear(self, message)
                     case {"started": _}:
                         self.life = _Life.UP
                         started(self)
@@ -278,6 +371,11 @@ class _Worker:
                 return await answer
         finally:
             self._asked.pop(number, None)
+
+    def tell(self, what: str) -> None:
+        """Have it do something. Its answer is not waited for."""
+        with suppress(ConnectionError):
+            self._channel.send({"id": next(self._ids), "ask": what})
 
     def release(self) -> None:
         """Let it end."""

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,19 @@ import anyio
 import orjson
 from anyio.to_thread import run_sync as in_thread
 
+from ..admin.feed import End, Event, Feed
 from ..config import Sidecar, read
 from ..errors import ConfigError
-from ..metrics import Metrics
 from ..relay.server import Relay
 from ..reload import Reloader
-from ..serve import Reload, at_each_hangup, log_to_stderr, run_loop, serving
+from ..serve import Reload, Serving, at_each_hangup, log_to_stderr, run_loop, serving
 from .channel import Channel, packed
 
 __all__ = ["Order", "obey", "work"]
 
 logger = logging.getLogger("bridge.workers")
+
+_TOO_MUCH = "a worker tells more than can be taken: events are missing here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ def work() -> None:
 
 async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = None, worker: int = 1) -> None:
     """Serve until the parent has closed its end of the pair, or SIGTERM. Raises `ConfigError`."""
-    async with serving(sidecar, worker) as (relay, metrics), anyio.create_task_group() as answering:
+    async with serving(sidecar, worker) as served, anyio.create_task_group() as answering:
+        relay = served.relay
         channel = await Channel.over(parent)
-        answers = _Answers(channel, relay, metrics, reload)
+        answers = _Answers(channel, served, reload)
         stop = anyio.Event()
 
         async def listen() -> None:
@@ -88,6 +90,7 @@ async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = 
             await stop.wait()
             await _drain(relay, sidecar.settings.session.drain_seconds)
             waiting.cancel_scope.cancel()
+        answers.close()
     channel.close()
 
 
@@ -103,21 +106,49 @@ async def _drain(relay: Relay, seconds: float) -> None:
 class _Answers:
     """What a worker tells its parent."""
 
-    def __init__(self, channel: Channel, relay: Relay, metrics: Metrics, reload: Reload | None) -> None:
+    def __init__(self, channel: Channel, served: Serving, reload: Reload | None) -> None:
         self._channel = channel
-        self._relay = relay
-        self._metrics = metrics
+        self._relay, self._metrics, self._desk = served
         self._reload = reload
+        self._attending = Feed()
 
     async def give(self, message: Mapping[str, Any]) -> None:
         """Answer one question. One that cannot be answered is logged, and must not cost the sessions."""
         try:
-            said = await self._said(message)
+            match message["ask"]:
+                case "follow":
+                    await self._push(await self._desk.follow(), message)
+                case "attend":
+                    async with self._desk.attend() as self._attending:
+                        await self._push(self._attending, message)
+                case _:
+                    self._say(message, await self._said(message))
+        except ConnectionError:
+            return  # it has gone
         except Exception:
             logger.exception("the parent asked for %s and gets no answer", message["ask"])
-            return
-        with suppress(ConnectionError):
-            self._channel.send({"id": message["id"], "said": said})
+
+    def close(self) -> None:
+        """Nothing more is told of what happens."""
+        self._desk.close()
+
+    def _say(self, message: Mapping[str, Any], said: object) -> None:
+        self._channel.send({"id": message["id"], "said": said})
+
+    async def _push(self, feed: Feed, message: Mapping[str, Any]) -> None:
+        """Pass on what happens, as fast as the parent takes it."""
+        reader = feed.reader()
+        try:
+            self._say(message, None)
+            while (event := await reader.next()) is not End.CLOSED:
+                match event:
+                    case Event(_, name, data):
+                        self._channel.send({"event": name, "of": message["ask"], "data": data})
+                    case _:
+                        self._channel.send({"event": "lost", "of": message["ask"], "data": {"error": _TOO_MUCH}})
+                await self._channel.flush()
+        finally:
+            reader.close()
 
     async def reload(self) -> None:
         """What SIGHUP asks for, whether it comes to this worker or to its parent."""
@@ -136,5 +167,15 @@ class _Answers:
                 return await self._relay.drain(message["seconds"])
             case "reload":
                 return await self.reload()
+            case "calls":
+                return await self._desk.calls(message["session"])
+            case "pending":
+                return await self._desk.pending()
+            case "settle":
+                return await self._desk.settle(message["key"], message["result"])
+            case "decide":
+                return await self._desk.decide(message["request_id"], message["decision"])
+            case "detach":
+                return self._attending.close()
             case unknown:
                 raise ValueError(unknown)

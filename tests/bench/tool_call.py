@@ -1,18 +1,20 @@
 """What one tool call costs: from the provider's `tool.call` to our `tool.result`, with a tool that does nothing.
 
-    python tests/bench/tool_call.py [--turns 1500] [--calls 1,3] [--rounds 7]
+    python tests/bench/tool_call.py [--turns 1000] [--calls 1,3] [--rounds 7]
 
 Messages come from a list and results go to a list, so that only the work of this process is timed. The loop of the
 provider's documentation (json, tools awaited one after the other, nothing checked) runs in turn with our session, which
 validates, times out, orders, counts and can be interrupted. Only ratios of one run mean anything.
 
-`--parallel` instead shows how long two calls of 300 ms in one turn take until both are answered.
+`--parallel` instead shows how long two calls of 300 ms in one turn take until both are answered; `--profile` where the
+time of a session goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
 import logging
 import statistics
@@ -21,9 +23,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Literal
 
-from bridge import AssemblyAI, SessionOptions, Toolset, connect
-from bridge import session as session_module
+from bridge import AssemblyAI, Session, SessionOptions, Toolset
 from bridge.errors import TransportError
+from bridge.runner.runner import Runner
 
 UPDATED = '{"type":"session.updated","config":{"tools":[{"type":"function","name":"get_weather"}]}}'
 READY = '{"type":"session.ready","session_id":"sess_1"}'
@@ -53,10 +55,13 @@ class Provider:
         self.calls = calls
         self.answered = 0
         self.waits: list[float] = []
+        self.begin = asyncio.Event()
+        """Once it is set the turns are played."""
         self._wake = asyncio.Event()
         self._frames = self._play()
 
     async def _play(self) -> AsyncIterator[str]:
+        await self.begin.wait()
         number = 0
         for turn in range(self.turns):  # each reply answers the results before it, and calls again
             yield STARTED % turn
@@ -82,17 +87,19 @@ class Provider:
             self._wake.set()
 
     async def aclose(self) -> None:
-        pass
+        await self._frames.aclose()
 
 
-async def documented(provider: Provider) -> None:
-    """The loop of the provider's documentation."""
+async def documented(provider: Provider) -> float:
+    """The loop of the provider's documentation; returns the seconds of CPU it took."""
+    provider.begin.set()
+    began = time.process_time()
     pending: list[dict] = []
     while True:
         try:
             event = json.loads(await provider.receive())
         except TransportError:
-            return
+            return time.process_time() - began
         kind = event.get("type")
         if kind == "tool.call":
             result = await get_weather(**event.get("arguments", {}))
@@ -111,51 +118,54 @@ class Configured:
     """The provider, after the session has been set up."""
 
     def __init__(self, provider: Provider) -> None:
-        self.provider = provider
         self.send = provider.send
         self.aclose = provider.aclose
+        self._receive = provider.receive
         self._setup = [UPDATED, READY]
-        self.begin = asyncio.Event()
 
     async def receive(self) -> str:
-        if self._setup:
-            return self._setup.pop(0)
-        await self.begin.wait()
-        return await self.provider.receive()
+        return self._setup.pop(0) if self._setup else await self._receive()
 
 
-async def ours(provider: Provider) -> float:
-    """Our session; returns the seconds it took, set-up and end left out."""
+async def ours(provider: Provider, profile: cProfile.Profile | None = None) -> float:
+    """Our session; returns the seconds of CPU it took, set-up and end left out."""
     tools = Toolset()
     tools.tool(get_weather)
-    transport = Configured(provider)
-
-    class Dial:
-        @staticmethod
-        async def open(*_: object, **__: object) -> Configured:
-            return transport
-
-    session_module.WebSocketTransport = Dial  # type: ignore[misc, assignment]
-    bridge = connect(AssemblyAI(), tools=tools, api_key="none", options=SessionOptions(max_events=1_000_000))
-    session = await bridge.__aenter__()
-    # No breaker here: the same call comes a thousand times.
-    session._running._calls._breaker.count = lambda *_: None  # type: ignore[method-assign]
-    transport.begin.set()
-    began = time.process_time()
+    many = provider.turns * provider.calls + 1  # the same call comes a thousand times
+    calls = Runner().session(repeat_limit=many, calls_per_minute=many)
+    options = SessionOptions(max_events=1_000_000)
+    session = Session(AssemblyAI(), tools, calls, observers=(), metadata={}, delivery=None, options=options)
     with suppress(TransportError):
-        await session.run()
-    took = time.process_time() - began
-    with suppress(TransportError):
-        await bridge.__aexit__(None, None, None)
+        async with session.over(Configured(provider)):
+            began = time.process_time()
+            provider.begin.set()
+            if profile:
+                profile.enable()
+            with suppress(TransportError):
+                await session.run()
+            took = time.process_time() - began
+            if profile:
+                profile.disable()
     return took
 
 
-async def timed(run: Callable[[Provider], Awaitable[float | None]], turns: int, calls: int) -> tuple[float, Provider]:
+async def timed(run: Callable[[Provider], Awaitable[float]], turns: int, calls: int) -> tuple[float, Provider]:
     provider = Provider(turns, calls)
-    began = time.process_time()
-    took = await run(provider) or time.process_time() - began
+    took = await run(provider)
     assert provider.answered == turns * calls, provider.answered
     return took / (turns * calls) * 1e6, provider
+
+
+def compare(turns: int, calls: int, rounds: int) -> None:
+    figures: dict[str, list[float]] = {"documented loop": [], "our session": []}
+    for _ in range(rounds):
+        for name, run in (("documented loop", documented), ("our session", ours)):
+            figures[name].append(asyncio.run(timed(run, turns, calls))[0])
+    base = statistics.median(figures["documented loop"])
+    print(f"{calls} call(s) a turn: microseconds of CPU per call, median of {rounds}")
+    for name, values in figures.items():
+        median = statistics.median(values)
+        print(f"  {name:18} {median:7.1f}   x{median / base:5.2f}   ({min(values):.1f} to {max(values):.1f})")
 
 
 def main() -> None:
@@ -165,6 +175,7 @@ def main() -> None:
     parser.add_argument("--calls", default="1,3")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--parallel", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     logging.disable()
     if options.parallel:
@@ -173,16 +184,13 @@ def main() -> None:
             _, provider = asyncio.run(timed(run, 3, 2))
             print(f"{name:20} two calls of 300 ms in one turn: {statistics.median(provider.waits) * 1000:6.0f} ms")
         return
+    if options.profile:
+        profile = cProfile.Profile()
+        asyncio.run(timed(lambda provider: ours(provider, profile), options.turns, 1))
+        profile.print_stats("tottime")
+        return
     for calls in map(int, options.calls.split(",")):
-        figures: dict[str, list[float]] = {"documented loop": [], "our session": []}
-        for _ in range(options.rounds):
-            for name, run in (("documented loop", documented), ("our session", ours)):
-                figures[name].append(asyncio.run(timed(run, options.turns, calls))[0])
-        base = statistics.median(figures["documented loop"])
-        print(f"{calls} call(s) a turn: microseconds of CPU per call, median of {options.rounds}")
-        for name, values in figures.items():
-            median = statistics.median(values)
-            print(f"  {name:18} {median:7.1f}   x{median / base:5.2f}   ({min(values):.1f} to {max(values):.1f})")
+        compare(options.turns, calls, options.rounds)
 
 
 if __name__ == "__main__":

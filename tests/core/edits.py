@@ -115,13 +115,16 @@ EDITS = {
         "ids_differ = event.reply_id and m.reply_id and", "ids_differ = event.reply_id and", False
     ),
     "an interruption is taken for an end": Edit(
-        "    if event.interrupted:\n        user", "    if False:\n        user"
+        "    if event.interrupted:\n        # Where", "    if False:\n        # Where"
     ),
     "an interruption makes a speaker silent": Edit(
-        "user = User.SPEAKING if m.user is User.SPEAKING else User.HEARD", "user = User.HEARD"
+        "m.delivery.speech and m.user is not User.SPEAKING", "m.delivery.speech"
     ),
     "an interruption owes nothing": Edit(
-        "user = User.SPEAKING if m.user is User.SPEAKING else User.HEARD", "user = m.user"
+        "User.HEARD if m.delivery.speech and m.user is not User.SPEAKING else m.user", "m.user"
+    ),
+    "an interruption owes a reply where nobody speaks": Edit(
+        "m.delivery.speech and m.user is not User.SPEAKING", "m.user is not User.SPEAKING"
     ),
     "an interruption takes the calls of every reply": Edit(
         "return release(_interrupt(m, lambda o: o.turn == turn, out), out)",
@@ -296,7 +299,7 @@ EDITS = {
         "m.turn if m.reply is Reply.SPEAKING else m.turn + 1\n    reply_id", "m.turn + 1\n    reply_id"
     ),
     "a call does not know its reply": Edit('reply_id = m.reply_id if turn == m.turn else ""', 'reply_id = ""'),
-    "every call has the same epoch": Edit("Owed(CallKey(m.turn, call.call_id)", "Owed(CallKey(0, call.call_id)", False),
+    "every call has the same epoch": Edit("epoch = 0 if m.delivery.unique_ids else m.turn", "epoch = 0", False),
     "a careful call runs at once": Edit("if event.start is Start.NOW:", "if True:"),
     "no call runs at once": Edit("if event.start is Start.NOW:", "if False:"),
     "a careful call waits while the caller speaks": Edit(

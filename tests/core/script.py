@@ -13,42 +13,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from bridge.core import events
 from bridge.core.dialect import Delivery
-from bridge.core.events import (
-    AskExpired,
-    CallConcluded,
-    CallKey,
-    CallsCancelled,
-    Discard,
-    FillerDue,
-    FollowUp,
-    GraceExpired,
-    Hold,
-    HoldExpired,
-    LinkLost,
-    LinkResumed,
-    ReadingPaused,
-    ReadingResumed,
-    ReplyDone,
-    ReplyHeard,
-    ReplyRequest,
-    ReplyRequested,
-    ReplyStarted,
-    Run,
-    SayAsked,
-    Sent,
-    SessionEnded,
-    SessionLost,
-    SpeechStarted,
-    SpeechStopped,
-    ToolCall,
-    ToolCalled,
-    ToolFinished,
-    ToolResult,
-    ToolResults,
-    Transcript,
-    TurnOutput,
-)
 from bridge.core.turn import Owed, TurnMachine
 
 from .walk import (
@@ -88,15 +54,15 @@ class Story:
 
     def __init__(self, delivery: Delivery = HOLDING) -> None:
         self.machine = TurnMachine(delivery)
-        self.keys: dict[str, CallKey] = {}
+        self.keys: dict[str, events.CallKey] = {}
 
     def __call__(self, *lines: str) -> list[str]:
         """What came of these lines, in words."""
         return [worded(output) for output in self.outputs(*lines)]
 
-    def outputs(self, *lines: str) -> list[TurnOutput]:
+    def outputs(self, *lines: str) -> list[events.TurnOutput]:
         """What came of these lines."""
-        came: list[TurnOutput] = []
+        came: list[events.TurnOutput] = []
         for line in lines:
             self.machine, outputs = self.machine.handle(self._event(line))
             self.keys |= {o.key.call_id: o.key for o in self.machine.owed}
@@ -121,37 +87,37 @@ class Story:
             return _called(about, _KINDS[verb])
         match verb:
             case "reply":
-                return ReplyStarted(about)
+                return events.ReplyStarted(about)
             case "done" | "cut":
-                return ReplyDone(verb == "cut", about)
+                return events.ReplyDone(verb == "cut", about)
             case "words" | "final":
-                return Transcript("user", "words", verb == "final", about)
+                return events.Transcript("user", "words", verb == "final", about)
             case "agent-words":
-                return Transcript("agent", "words", False, about)
+                return events.Transcript("agent", "words", False, about)
             case "end":
-                return ToolFinished(self._key(about), ToolResult(about.partition("@")[0], "1"))
+                return events.ToolFinished(self._key(about), events.ToolResult(about.partition("@")[0], "1"))
             case "park":
-                return ToolFinished(self._key(about), ToolResult(about, "0", interim=True))
+                return events.ToolFinished(self._key(about), events.ToolResult(about, "0", interim=True))
             case "sent":
-                return Sent(tuple(map(self._key, about.split(","))))
+                return events.Sent(tuple(map(self._key, about.split(","))))
             case "cancel":
-                return CallsCancelled(tuple(about.split(",")))
+                return events.CallsCancelled(tuple(about.split(",")))
             case "concluded":
-                return CallConcluded(self._key(about), ToolResult(about, "1"))
+                return events.CallConcluded(self._key(about), events.ToolResult(about, "1"))
             case "say":
-                return SayAsked(about)
+                return events.SayAsked(about)
             case "filler":
-                return FillerDue(self._key(about), "one moment")
+                return events.FillerDue(self._key(about), "one moment")
             case "grace":
-                return GraceExpired(int(about))
+                return events.GraceExpired(int(about))
             case "heard":
-                return ReplyHeard(int(about))
+                return events.ReplyHeard(int(about))
         return _PLAIN[line]
 
-    def _key(self, name: str) -> CallKey:
+    def _key(self, name: str) -> events.CallKey:
         """`c1` is the latest call of that id, `c1@2` the one of epoch 2."""
         call_id, _, epoch = name.partition("@")
-        return CallKey(int(epoch), call_id) if epoch else self.keys.get(call_id, CallKey(99, call_id))
+        return events.CallKey(int(epoch), call_id) if epoch else self.keys.get(call_id, events.CallKey(99, call_id))
 
 
 def story(*lines: str, delivery: Delivery = HOLDING) -> Story:
@@ -162,39 +128,39 @@ def story(*lines: str, delivery: Delivery = HOLDING) -> Story:
 
 
 _PLAIN = {
-    "speech": SpeechStarted(),
-    "silence": SpeechStopped(),
-    "requested": ReplyRequested(),
-    "ask expired": AskExpired(),
-    "hold expired": HoldExpired(),
-    "lost": LinkLost(),
-    "forgotten": SessionLost(),
-    "resumed": LinkResumed(),
-    "paused": ReadingPaused(),
-    "unpaused": ReadingResumed(),
-    "over": SessionEnded("over"),
+    "speech": events.SpeechStarted(),
+    "silence": events.SpeechStopped(),
+    "requested": events.ReplyRequested(),
+    "ask expired": events.AskExpired(),
+    "hold expired": events.HoldExpired(),
+    "lost": events.LinkLost(),
+    "forgotten": events.SessionLost(),
+    "resumed": events.LinkResumed(),
+    "paused": events.ReadingPaused(),
+    "unpaused": events.ReadingResumed(),
+    "over": events.SessionEnded("over"),
 }
 
 
-def _called(call_id: str, choice: Choice) -> ToolCalled:
-    call = ToolCall(call_id, "tool", expects_result=choice.expects_result)
-    return ToolCalled(call, choice.start, choice.deliver, choice.hold, choice.reply)
+def _called(call_id: str, choice: Choice) -> events.ToolCalled:
+    call = events.ToolCall(call_id, "tool", expects_result=choice.expects_result)
+    return events.ToolCalled(call, choice.start, choice.deliver, choice.hold, choice.reply)
 
 
-def worded(output: TurnOutput) -> str:
+def worded(output: events.TurnOutput) -> str:
     """An output in words."""
     match output:
-        case Run(key):
+        case events.Run(key):
             return f"run {key.call_id}"
-        case Discard(key, reason):
+        case events.Discard(key, reason):
             return f"discard {key.call_id}: {reason.name.lower()}"
-        case Hold(key, reason):
+        case events.Hold(key, reason):
             return f"hold {key.call_id}: {reason.name.lower()}"
-        case ToolResults(results, quiet):
+        case events.ToolResults(results, quiet):
             return f"send{' quietly' * quiet} {','.join(r.call_id + '?' * r.interim for r in results)}"
-        case FollowUp(key):
+        case events.FollowUp(key):
             return f"follow up {key.call_id}"
-        case ReplyRequest(instructions):
+        case events.ReplyRequest(instructions):
             return f"ask: {instructions}"
         case _:
             assert_never(output)

@@ -36,6 +36,13 @@ def test_the_epoch_of_a_call_is_the_number_of_replies_before() -> None:
     assert (s.owed("c1").key, s.owed("c2").key) == (CallKey(1, "c1"), CallKey(2, "c2"))
 
 
+def test_a_call_whose_id_never_comes_again_has_the_same_key_in_every_turn_and_process() -> None:
+    s = story("reply r1", "call c1", "reply r2", "call c2", delivery=Delivery(hold=False, asks=False, unique_ids=True))
+    assert (s.owed("c1").key, s.owed("c2").key) == (CallKey(0, "c1"), CallKey(0, "c2"))
+    s("end c1", "sent c1", "reply r3", "done r3")
+    assert not s.changes("call c1")
+
+
 @pytest.mark.parametrize(("kind", "turn"), [("call", 1), ("held", 0)])
 def test_a_call_belongs_to_the_open_reply_or_in_hold_mode_to_none(kind: str, turn: int) -> None:
     s = story("reply r1", f"{kind} c1")
@@ -76,10 +83,10 @@ def test_an_id_of_the_past_is_a_repeat_in_the_first_turn_after_a_resume(end: str
 
 def test_only_the_latest_ids_are_remembered() -> None:
     s = story("reply r1")
-    for n in range(300):
-        s(f"eager c{n}", f"end c{n}", f"sent c{n}")
+    s.machine = s.machine._replace(settled=tuple(f"c{n}" for n in range(256)))
+    s("eager new", "end new", "sent new")
     assert len(s.machine.settled) == 256
-    assert s.machine.settled[-1] == "c299"
+    assert s.machine.settled[-1] == "new"
     s("done r1", "reply r2", "eager d1", "end d1", "sent d1", "reply r3")
     assert len(s.machine.past) == 256
     assert s.machine.past[-1] == "d1"

@@ -33,6 +33,7 @@ MAIN = Delivery()
 QUIET = Delivery(void=False)
 UNASKED = Delivery(asks=False)
 AT_ONCE = Delivery(hold=False)
+WRITTEN = Delivery(hold=False, asks=False, speech=False)
 
 
 def _named(switches: tuple[bool, ...]) -> str:
@@ -60,6 +61,8 @@ WORLDS: dict[str, tuple[World, int]] = {
     "one call, two things to say": (World(MAIN, 1, (*FEW, EAGER), asking=True, sayings=2), 4_000),
     "one call, two things to say, nothing void": (World(QUIET, 1, (PLAIN, CAREFUL), asking=True, sayings=2), 2_800),
     "one call, two things to say, nothing held": (World(AT_ONCE, 1, (PLAIN, CAREFUL), asking=True, sayings=2), 2_100),
+    "one call, something to say, nobody speaks": (World(WRITTEN, 1, (PLAIN,), asking=True), 100),
+    "two calls, something to say, nobody speaks": (World(WRITTEN, 2, (PLAIN,), asking=True), 1_000),
 }
 
 # What is left to say waits for an event that nobody owes: strict, so that the machine that is mended is noticed.
@@ -86,7 +89,7 @@ pytestmark = pytest.mark.timeout(300)  # a walk under coverage takes four times 
 
 def _marked(worlds: dict[str, tuple[World, int]]) -> list[Any]:
     """The large ones take their time."""
-    slow = {name: [pytest.mark.slow] if at_least > 1_400 else [] for name, (_, at_least) in worlds.items()}
+    slow = {name: [pytest.mark.slow] if at_least > 500 else [] for name, (_, at_least) in worlds.items()}
     return [pytest.param(*world, id=name, marks=slow[name]) for name, world in worlds.items()]
 
 
@@ -129,7 +132,6 @@ def test_the_invariants_hold_in_every_state_of_a_large_world(world: World, at_le
     check_walk(world, at_least)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @every_delivery
 def test_the_invariants_hold_for_every_delivery_with_two_calls_and_every_choice(delivery: Delivery) -> None:

@@ -293,7 +293,7 @@ class LongSession(RuleBasedStateMachine):
 
 TestLongSession = LongSession.TestCase
 TestLongSession.settings = settings(
-    derandomize=True, database=None, deadline=None, max_examples=80, stateful_step_count=50
+    derandomize=True, database=None, deadline=None, max_examples=40, stateful_step_count=50
 )
 
 

@@ -190,6 +190,12 @@ def test_after_an_interruption_the_caller_is_owed_a_reply() -> None:
     assert s("reply r3", "done r3") == ["send c1"]
 
 
+def test_after_an_interruption_where_nobody_speaks_something_is_said_at_once() -> None:
+    s = story("reply r1", "call c1", "say hello", delivery=Delivery(hold=False, asks=False, speech=False))
+    assert s("cut r1") == ["discard c1: interruption", "ask: hello"]
+    assert s.machine.user is User.QUIET
+
+
 def test_an_interruption_while_the_caller_speaks_leaves_him_speaking() -> None:
     assert story("reply r1", "speech", "cut r1").machine.user is User.SPEAKING
 

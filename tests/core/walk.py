@@ -252,7 +252,8 @@ def observe(world: World, t: Truth, before: TurnMachine, event: object) -> Truth
             if not mine:
                 return t
             if interrupted:
-                return t._replace(reply="", asked=None, owed_reply=True, since_reply=False, worded=False)
+                owed_reply = t.owed_reply or world.delivery.speech
+                return t._replace(reply="", asked=None, owed_reply=owed_reply, since_reply=False, worded=False)
             calls = tuple(c._replace(heard=True) if c.reply == t.reply and not c.started else c for c in t.calls)
             owed_reply = t.talking or (t.owed_reply and t.since_reply and t.worded)
             return t._replace(reply="", calls=calls, owed_reply=owed_reply, since_reply=False, worded=False)

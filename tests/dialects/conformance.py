@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Dialect, Endpoint, Message
@@ -35,8 +36,8 @@ class Cases:
     """Setup messages, our new tools, and the message that replaces the list of tools in the running session."""
     endpoints: Mapping[str, tuple[str, str, Endpoint]]
     """Address of the user, key, and where to connect."""
-    audio: tuple[bytes, Frame]
-    """A piece of audio and its frame."""
+    audio: tuple[bytes, Frame] | None
+    """A piece of audio and its frame; None where there is no audio."""
     setup_with: Callable[[Sequence[Any]], Message]
     """A setup with these entries in its list of tools, and fields nobody knows."""
     entry: Callable[[str], Any]
@@ -44,6 +45,9 @@ class Cases:
     tools_of: Callable[[Message], Sequence[Any]]
     """The entries in a setup's list of tools."""
 
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For properties: that the machine is busy proves nothing."""
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.characters(categories=["Cs"]),

@@ -10,17 +10,19 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.dialect import Endpoint, Message
-from bridge.core.events import ClientEvent, Malformed, ServerEvent, ToolSpec
-from bridge.dialects import DIALECTS
+from bridge.core.dialect import Endpoint, Message, refuse_inexpressible
+from bridge.core.events import ClientEvent, Malformed, ServerEvent, Start, ToolSpec
+from bridge.core.http import HttpDialect
+from bridge.dialects import DIALECTS, HTTP_DIALECTS
 from bridge.errors import ConfigError
 
-from .conformance import Cases, assert_adds_tools_well, specs, spoilt
+from .conformance import Cases, assert_adds_tools_well, patient, specs, spoilt
 
-ALL: dict[str, Cases] = {name: importlib.import_module(f".cases.{name}", __package__).CASES for name in DIALECTS}
+TABLE = {**DIALECTS, **HTTP_DIALECTS}
+ALL: dict[str, Cases] = {name: importlib.import_module(f".cases.{name}", __package__).CASES for name in TABLE}
 
 every_dialect = pytest.mark.parametrize("cases", ALL.values(), ids=ALL.keys())
 
@@ -42,7 +44,12 @@ def _spoilt(name: str, table: str) -> st.SearchStrategy[Message]:
 
 @every_dialect
 def test_the_table_has_a_dialect_under_its_own_name(cases: Cases) -> None:
-    assert DIALECTS[cases.dialect.name] is cases.dialect
+    assert TABLE[cases.dialect.name] is cases.dialect
+
+
+def test_no_dialect_is_in_both_tables() -> None:
+    assert not DIALECTS.keys() & HTTP_DIALECTS.keys()
+    assert not any(isinstance(dialect, HttpDialect) for dialect in DIALECTS.values())
 
 
 @rows_of(lambda cases: cases.server)
@@ -98,13 +105,24 @@ def test_a_key_does_not_show_in_the_endpoint(cases: Cases) -> None:
 
 
 @every_dialect
-def test_audio_is_framed(cases: Cases) -> None:
+def test_audio_is_framed_or_refused(cases: Cases) -> None:
+    if cases.audio is None:
+        with pytest.raises(ConfigError, match="no audio"):
+            cases.dialect.encode_audio(b"\0\0")
+        return
     data, frame = cases.audio
     assert cases.dialect.encode_audio(data) == frame
 
 
+@pytest.mark.parametrize("name", HTTP_DIALECTS)
+def test_a_tool_that_is_to_start_after_a_reply_that_waits_for_it_is_refused(name: str) -> None:
+    refuse_inexpressible(HTTP_DIALECTS[name], [ToolSpec("look")])
+    with pytest.raises(ConfigError, match=f"tool hang_up: cannot start after its reply, since {name}"):
+        refuse_inexpressible(HTTP_DIALECTS[name], [ToolSpec("hang_up", start=Start.AFTER_REPLY)])
+
+
 @every_dialect
-@settings(deadline=None)
+@patient
 @given(data=st.data())
 def test_whatever_the_provider_says_is_decoded(cases: Cases, data: st.DataObject) -> None:
     message = data.draw(_spoilt(cases.dialect.name, "server"))
@@ -115,7 +133,7 @@ def test_whatever_the_provider_says_is_decoded(cases: Cases, data: st.DataObject
 
 
 @every_dialect
-@settings(deadline=None)
+@patient
 @given(data=st.data())
 def test_whatever_an_application_says_is_decoded(cases: Cases, data: st.DataObject) -> None:
     message = data.draw(_spoilt(cases.dialect.name, "client"))
@@ -123,7 +141,7 @@ def test_whatever_an_application_says_is_decoded(cases: Cases, data: st.DataObje
 
 
 @every_dialect
-@settings(deadline=None)
+@patient
 @given(data=st.data())
 def test_whatever_is_set_up_gets_tools_or_stays_as_it_is(cases: Cases, data: st.DataObject) -> None:
     setup = data.draw(_spoilt(cases.dialect.name, "setups"))
@@ -131,7 +149,7 @@ def test_whatever_is_set_up_gets_tools_or_stays_as_it_is(cases: Cases, data: st.
 
 
 @every_dialect
-@settings(deadline=None)
+@patient
 @given(data=st.data())
 def test_adding_tools_keeps_everything_else(cases: Cases, data: st.DataObject) -> None:
     names = st.text("abc", min_size=1, max_size=2)

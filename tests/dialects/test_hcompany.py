@@ -13,9 +13,8 @@ from bridge.core.events import ToolCalled
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.hcompany import HCOMPANY
 from bridge.dialects.hcompany.cursor import Reading
-from bridge.errors import ConfigError
 
-from .conformance import JSON
+from .conformance import JSON, patient
 
 CREATE = {"create": {"agent": "h/web", "messages": "Count."}}
 ATTACH = {"attach": "0e4bebe1/.."}
@@ -57,11 +56,35 @@ def test_a_call_keeps_its_step_while_its_siblings_are_settled() -> None:
 
 
 def test_an_id_that_comes_again_in_a_later_step_is_another_call() -> None:
-    heard = HCOMPANY.seen(changes(0, waiting(REQUEST), RUNNING, waiting(REQUEST)))
-    first, second = calls_in(heard)
+    before = HCOMPANY.seen(changes(0, waiting(REQUEST)))
+    heard = HCOMPANY.seen(changes(1, RUNNING, waiting(REQUEST)), before.cursor)
+    (first,), (second,) = calls_in(before), calls_in(heard)
     assert (first.split(":")[0], second.split(":")[0]) == ("0", "2")
     assert first.split(":")[1:] == second.split(":")[1:]
     assert heard.cursor == "3@2"
+
+
+@pytest.mark.parametrize(
+    ("log", "listed"),
+    [
+        ((waiting(REQUEST), RUNNING), []),
+        ((waiting(REQUEST), RUNNING, waiting(OTHER)), ["2:xml_1"]),
+        ((waiting(REQUEST, OTHER), waiting(OTHER)), ["0:xml_1"]),
+        ((waiting(REQUEST), POLICY), ["0:xml_0"]),
+    ],
+)
+def test_whoever_reads_a_whole_log_hears_only_of_calls_that_still_wait(log: tuple[Any, ...], listed: list[str]) -> None:
+    heard = HCOMPANY.seen(changes(0, *log))
+    assert [call.rpartition(":")[0] for call in calls_in(heard)] == listed
+    waits = [HCOMPANY.pending(message) for message in heard.messages if message["type"] == "ActiveStateChangeEvent"]
+    assert waits[:-1] == [None] * (len(waits) - 1)
+    assert waits[-1] == frozenset(calls_in(heard))
+
+
+def test_of_a_session_that_is_over_no_call_waits() -> None:
+    heard = HCOMPANY.seen(changes(0, waiting(REQUEST), status="interrupted"))
+    assert calls_in(heard) == []
+    assert heard.over
 
 
 def test_arguments_in_another_order_are_the_same_call() -> None:
@@ -114,17 +137,20 @@ def test_a_body_that_says_nothing_moves_nothing() -> None:
     assert Reading(5, 2).changes({"new_events": None}) == (Reading(5, 2), ())
 
 
+@patient
 @given(index=st.integers(0), step=st.none() | st.integers(0))
 def test_a_reading_survives_as_text(index: int, step: int | None) -> None:
     reading = Reading(index, step)
     assert Reading.at(str(reading)) == reading
 
 
+@patient
 @given(cursor=st.text())
 def test_any_text_is_a_cursor(cursor: str) -> None:
     assert Reading.at(cursor).index >= 0
 
 
+@patient
 @given(body=st.dictionaries(st.sampled_from(["status", "new_events", "first_index", "pending_tool_calls"]), JSON))
 def test_whatever_a_poll_answers_is_read(body: Message) -> None:
     for message in HCOMPANY.seen(body, "3").messages:
@@ -163,7 +189,7 @@ def test_the_session_is_polled_from_the_cursor_on_and_looked_at() -> None:
         (RESULT, 503, Outcome.CONFIRM),
         (RESULT, 0, Outcome.CONFIRM),
         (RESULT, 404, Outcome.OVER),
-        (RESULT, 409, Outcome.OVER),
+        (RESULT, 409, Outcome.CONFIRM),
         (RESULT, 422, Outcome.REFUSED),
         (RESULT, 401, Outcome.REFUSED),
         (MESSAGE, 0, Outcome.CONFIRM),
@@ -232,8 +258,3 @@ def test_in_place_of_a_refused_result_its_call_is_answered_with_a_failure() -> N
     assert (other["call"], other["tool_results"]["kind"]) == ("41:xml_0:x", "error_event")
     assert other["tool_results"]["tool_req"] == REQUEST
     assert HCOMPANY.instead(other) is None
-
-
-def test_there_is_no_audio() -> None:
-    with pytest.raises(ConfigError, match="no audio"):
-        HCOMPANY.encode_audio(b"\0\0")

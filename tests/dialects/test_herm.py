@@ -9,10 +9,9 @@ from bridge.core.dialect import Message
 from bridge.core.events import ToolCall, ToolCalled, ToolResult, ToolResults, ToolSpec
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.herm import HERM, HermDialect, Payloads
-from bridge.errors import ConfigError
 
 from .cases.herm import envelope, idle, post, result, said, use
-from .conformance import JSON
+from .conformance import JSON, patient
 
 CREATE = {"create": {"agent_id": "agent/1", "title": "Film"}}
 ATTACH = {"attach": "session_7"}
@@ -63,6 +62,27 @@ def test_an_approval_that_is_asked_for_is_told_again_and_words_are_not() -> None
     assert seen(running(1), spoken, asked) == (running(1), asked, {"type": "history", "waiting": []})
 
 
+@pytest.mark.parametrize("after", [envelope("user.tool_confirmation", 4, tool_use_id="one"), answered("one", 4)])
+def test_an_approval_that_was_decided_is_told_no_more(after: Message) -> None:
+    asked = envelope("agent.approval_request", 3, tool_use_id="one")
+    assert seen(running(1), asked, after) == (running(1), {"type": "history", "waiting": []})
+
+
+def test_a_call_that_was_approved_waits() -> None:
+    asked = envelope("agent.approval_request", 3, tool_use_id="one")
+    decided = envelope("user.tool_confirmation", 4, tool_use_id="one")
+    history = {"type": "history", "waiting": ["one"]}
+    assert seen(running(1), asked, decided, use("one", 5)) == (running(1), use("one", 5), history)
+
+
+@pytest.mark.parametrize(
+    "end", [idle({"type": "end_turn"}, 4), idle({"type": "error"}, 4), envelope("user.interrupt", 4)]
+)
+def test_what_nobody_waits_for_since_the_turn_has_ended_is_told_no_more(end: Message) -> None:
+    asked = envelope("agent.approval_request", 3, tool_use_id="two")
+    assert seen(running(1), use("one", 2), asked, end) == (running(1), end, {"type": "history", "waiting": []})
+
+
 def test_an_empty_history_says_that_nothing_waits() -> None:
     assert seen() == ({"type": "history", "waiting": []},)
 
@@ -72,6 +92,7 @@ def test_an_event_of_the_stream_is_told_as_it_is() -> None:
     assert HERM.seen({}) == Heard(({},))
 
 
+@patient
 @given(history=JSON)
 def test_whatever_a_history_holds_is_read(history: object) -> None:
     for message in HERM.seen({"data": history}).messages:
@@ -207,8 +228,3 @@ def test_an_answer_is_known_by_its_call_and_an_outcome_is_not() -> None:
     assert answer == ANSWER
     assert HERM.answers(answer) == "custom_toolu_9"
     assert HERM.answers(FINAL) == ""
-
-
-def test_there_is_no_audio() -> None:
-    with pytest.raises(ConfigError, match="no audio"):
-        HERM.encode_audio(b"\0\0")

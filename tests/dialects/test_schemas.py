@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Nullable, SchemaProfile
-from bridge.dialects import DIALECTS
+from bridge.dialects import DIALECTS, HTTP_DIALECTS
 from bridge.dialects.schemas import PROFILES, shape
 
 OPEN = PROFILES["deepgram"]
@@ -310,7 +310,7 @@ def test_any_schema_comes_out_typed_and_in_the_keywords_of_the_provider(schema: 
 
 
 def test_each_dialect_has_the_profile_of_its_provider() -> None:
-    for name, dialect in DIALECTS.items():
+    for name, dialect in {**DIALECTS, **HTTP_DIALECTS}.items():
         assert dialect.tool_schema is PROFILES[name]
 
 
@@ -326,6 +326,7 @@ def test_names_that_a_provider_does_not_take_are_known() -> None:
 def test_a_provider_waits_within_its_own_bounds() -> None:
     assert [ELEVEN.window(seconds) for seconds in (0.1, 20, 500)] == [1.0, 20, 120.0]
     assert OPEN.window(20) is None
+    assert [PROFILES["herm"].window(seconds) for seconds in (1, 900)] == [300.0, 300.0]
 
 
 def test_every_pattern_of_names_is_a_regular_expression() -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
-import secrets
-import signal
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from click.testing import CliRunner
 from websockets.asyncio.client import connect as dial
@@ -24,22 +18,23 @@ from websockets.exceptions import ConnectionClosed
 from bridge import AssemblyAI, Bridge, Toolset
 from bridge.cli import cli
 from bridge.config import read
-from bridge.core.events import LinkLost, ToolCall, ToolResult
+from bridge.core.events import LinkLost, ToolResult
 from bridge.errors import JournalError
-from bridge.journal import UNFINISHED, CallId, Claimed, Entry, Journal, State
+from bridge.journal import CallId, Claimed, Entry, State
 from bridge.journal.memory import MemoryJournal
-from bridge.journal.opening import open_journal
 from bridge.journal.replay import Replayed, replay
 from bridge.journal.sqlite import open_sqlite
 from bridge.journal.stored import StoredJournal
 from bridge.relay.server import Relay
-from bridge.runner.leftovers import Found, recover
-from bridge.runner.runner import Finished, Outcome, Runner
+from bridge.runner.leftovers import NOT_KNOWN, Found
 from bridge.serve import serving
 from bridge.simulator import BargeIn, Call, HangUp, Reply, Simulator, Step, Until, Wait
+from bridge.simulator.ledger import Answer, CallRecord, Ledger, Phase, Verdict
+from tests.bench.breaches import Did, breaches, left_over
+from tests.bench.kills import kill_many, places
 from tests.e2e.conftest import BRISK, PACE, script, tidily
-from tests.e2e.victim import LANES, POINTS, Notes, Trap, context_of, toolset
-from tests.postgres import NoPostgres, Server, postgres
+from tests.journal.sidecars import configured, served
+from tests.postgres import NoPostgres
 from tests.relay.rig import Provider, address, providing, until
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +119,8 @@ async def sidecar(directory: Path) -> AsyncIterator[tuple[Relay, Provider]]:
             "tools": {"python": [str(directory / "booking_tools.py")]},
             "journal": {"address": str(directory / "calls.db")},
         }
-        async with asyncio.timeout(8), serving(read(None, overrides)) as (relay, _):
+        async with asyncio.timeout(30), serving(read(None, overrides)) as served:
+            relay = served.relay
             async with dial(address(relay)) as application:
                 provider = await providers.next()
                 await application.send(json.dumps({"type": "session.update", "session": {}}))
@@ -259,120 +255,72 @@ async def test_the_command_recovers_once_and_lists_what_nobody_was_told(tmp_path
 # ------------------------------------------------------------------------------------------------- killed at any point
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A PostgreSQL for all processes that run tests."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+def claimed(tool: str = "book", state: State = State.SENT, outcome: str = "ok") -> Claimed:
+    result = ToolResult("c1", '"s.0.c1"') if outcome == "ok" else None
+    return Claimed(CallId("s", 0, "c1"), tool, "dead", 0.0, state, None, result, outcome)
+
+
+DONE = "serves p s\neffect book s.0.c1\nsent s.0.c1\n"
+
+
+def heard(*answers: str) -> Ledger:
+    """What a provider has heard of its call of `book`."""
+    timely = [Answer("c1", 0.0, Phase.IDLE, text, False, Verdict.ACCEPTED) for text in answers]
+    return Ledger("p", [CallRecord("c1", "book", {}, 0.0, answers=timely)])
+
+
+@pytest.mark.parametrize(
+    ("claims", "notes", "ledger", "words"),
+    [
+        ([claimed()], DONE + "effect book s.0.c1\n", heard('"s.0.c1"'), "happened 2 times"),
+        ([], DONE, heard(), "the journal does not know of it"),
+        ([claimed("refund")], "effect refund s.0.c1\nsent s.0.c1\n", heard(), "nobody has approved it"),
+        ([claimed()], DONE + "told s.0.c1\ntold s.0.c1\n", heard('"s.0.c1"'), "was told 2 times"),
+        ([claimed()], "serves p s\neffect book s.0.c1\n", heard('"s.0.c1"'), "is recorded as sent, and was not"),
+        ([claimed()], "serves p s\nsent s.0.c1\n", heard('"s.0.c1"'), "is recorded as done, and did not happen"),
+        ([claimed()], DONE, heard('"s.0.c1"', '"s.0.c1"'), "was answered 2 times"),
+        ([claimed(state=State.STARTED, outcome="")], DONE, heard('"s.0.c1"'), "before its outcome was in the journal"),
+        ([claimed()], DONE, heard(), "is recorded as sent, and never came"),
+        ([claimed()], DONE + "failed Boom\n", heard('"s.0.c1"'), "a life failed: Boom"),
+    ],
+)
+def test_what_a_kill_must_not_do_is_noticed(claims: Sequence[Claimed], notes: str, ledger: Ledger, words: str) -> None:
+    (found,) = breaches(claims, Did.of(notes), [ledger], receipts=True)
+    assert words in found
+
+
+def test_what_a_kill_may_do_is_no_breach() -> None:
+    assert [*breaches([claimed()], Did.of(DONE), [heard('{"status": "pending"}', '"s.0.c1"')], receipts=True)] == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (claimed(state=State.OWED), "is forgotten: owed"),
+        (claimed("note", State.ORPHANED, NOT_KNOWN), "is not known, and could have been"),
+        (claimed("book", State.ORPHANED, NOT_KNOWN), "its result does not say so"),
+        (claimed("pay", State.ORPHANED, "ok"), "is recorded as ok: happened is False"),
+    ],
+)
+def test_what_a_recovery_must_not_leave_is_noticed(claim: Claimed, words: str) -> None:
+    assert words in " ".join(left_over([claim], Did.of(DONE), ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "kills"), [("sqlite", 20), ("postgres", 10)])
+async def test_kills_at_any_point_double_and_forget_nothing(store: str, kills: int, tmp_path: Path) -> None:
     try:
-        with postgres(shared, "fsync=off", "max_connections=200") as running:
-            yield running
+        with places(store, tmp_path) as place:
+            tally = await kill_many(kills, 5, place, tmp_path, lives=5)
     except NoPostgres as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL: {error}")
+    assert tally.failures == []
+    assert tally.kills.total() == kills
+    assert tally.effects > kills
+    assert tally.unfinished > 0
 
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty journal."""
-    if request.param == "sqlite":
-        return str(tmp_path / "calls.db")
-    running: Server = request.getfixturevalue("server")
-    name = f"durable_{secrets.token_hex(6)}"
-    with psycopg.connect(running.url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return running.url(name)
-
-
-async def killed(address: str, owner: str, directory: Path, *point: str, after: float | None = None) -> None:
-    """A process that ran tools until it was killed: at a point, or so many seconds after it had begun."""
-    command = [sys.executable, "-m", "tests.e2e.victim", address, owner, str(directory), *point]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(30):
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"open\n"
-            if after is not None:
-                await asyncio.sleep(after)
-                process.kill()
-            assert await process.wait() == -signal.SIGKILL
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-async def nothing_is_doubled_or_forgotten(address: str, owner: str, directory: Path) -> int:
-    """Find what the dead process has left, as its successor does, and hold it against what it did; how many calls."""
-    journal = open_journal(address)
-    try:
-        found = {each.call: each for each in await journal.claims(owner=owner, states=tuple(State))}
-        effects, sent = lines(directory / "effects"), dict(line.split() for line in lines(directory / "sent"))
-        of_this = [ticket for ticket in sent if ticket.startswith(owner)]
-        by_ticket = {context_of(call, "").ticket: each for call, each in found.items()}
-        # Nothing happened, and nothing was told, that the journal did not know before.
-        assert {each for each in effects if each.startswith(owner)} <= by_ticket.keys()
-        assert all(by_ticket[ticket].outcome == "ok" for ticket in of_this)
-        assert all(ticket in sent for ticket, each in by_ticket.items() if each.state is State.SENT)
-
-        await ask_again([each for each in found.values() if each.state is State.STARTED], journal, directory)
-        left = await recover(
-            journal, toolset(Notes(directory / "effects"), Trap()), f"after {owner}", dead=owner.__eq__
-        )
-        unfinished = [each.call for each in found.values() if each.state in UNFINISHED]
-        taken_over = [each.call for each in await journal.claims(owner=f"asked of {owner}", states=tuple(State))]
-        assert {each.claimed.call for each in left} | set(taken_over) == set(unfinished)
-        assert [each for each in await journal.claims() if each.owner == owner] == []
-        books = [ticket for ticket, each in by_ticket.items() if each.tool == "book"]
-        times = Counter(lines(directory / "effects"))
-        assert {ticket: times[ticket] for ticket in books if times[ticket] > 1} == {}
-        return len(found)
-    finally:
-        await journal.aclose()
-
-
-async def ask_again(calls: Sequence[Claimed], journal: Journal, directory: Path) -> None:
-    """The provider announces the calls again to whoever goes on: what may not run twice is refused."""
-    for each in calls[::2]:
-        runner = Runner(journal=journal, owner=f"asked of {each.owner}")
-        tools = toolset(Notes(directory / "effects"), Trap())
-        over: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
-        call = ToolCall(each.call.call_id, each.tool, "{}")
-        session = runner.session()
-        session.start(each.call.key, call, tools[each.tool], tools, context_of(each.call, each.tool), over.set_result)
-        finished = await over
-        assert finished.outcome is (Outcome.OK if each.tool == "note" else Outcome.ERROR)
-        await runner.aclose(1)
-        runner.close()
-
-
-@pytest.mark.parametrize(
-    "point", [pytest.param(p, marks=[pytest.mark.slow] if n % 4 else []) for n, p in enumerate(POINTS)]
-)
-async def test_whatever_point_the_process_is_killed_at_nothing_runs_twice_or_is_forgotten(
-    point: str, where: str, tmp_path: Path
-) -> None:
-    await killed(where, "first", tmp_path, point, "7")
-    assert await nothing_is_doubled_or_forgotten(where, "first", tmp_path) >= LANES
-
-
-SERVED = """
-[listen]
-port = 0
-[admin]
-port = 0
-[upstream]
-url = "{url}"
-[tools]
-python = ["booking_tools.py"]
-[journal]
-address = "calls.db"
-"""
 
 STUCK = '''
 from pathlib import Path
@@ -390,55 +338,25 @@ def book() -> None:
 '''
 
 
-@asynccontextmanager
-async def served(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The sidecar's command, where applications connect, until it is killed."""
-    command = [sys.executable, "-m", "bridge", "serve", str(directory / "bridge.toml")]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=pipe, stderr=pipe)
-    try:
-        async with asyncio.timeout(20):
-            assert process.stdout is not None
-            started = (await process.stdout.readline()).decode()
-            yield process, started.split(" to ")[1].split(";")[0]
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
-
-
 @pytest.mark.slow
 async def test_a_sidecar_that_was_killed_in_a_tool_says_after_its_restart_that_nobody_knows(tmp_path: Path) -> None:
-    (tmp_path / "booking_tools.py").write_text(STUCK)
+    effects = tmp_path / "effects"
     async with providing() as providers:
-        (tmp_path / "bridge.toml").write_text(SERVED.format(url=providers.url))
+        configured(tmp_path, providers.url, STUCK)
         async with served(tmp_path) as (process, at), dial(f"{at}/v1/ws", close_timeout=0.1) as application:
             provider = await providers.next()
             await application.send(json.dumps({"type": "session.update", "session": {}}))
             await provider.ready()
             await provider.call("book")
-            await until((tmp_path / "effects").exists)
+            await until(lambda: effects.exists() and effects.read_text() == "booked\n")
             process.kill()
             await process.wait()
         async with served(tmp_path) as (process, _):
             assert process.stderr is not None
-            async for line in process.stderr:
-                if b"left unfinished" in line:
-                    break
+            async with asyncio.timeout(20):
+                async for line in process.stderr:
+                    if b"left unfinished" in line:
+                        break
             assert b"tool book, call 'c1' of session" in line
             assert b"may or may not have happened: not_known" in line
-    assert lines(tmp_path / "effects") == ["booked"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-async def test_many_kills_at_random_moments_double_and_forget_nothing(where: str, tmp_path: Path) -> None:
-    chance = random.Random(5)
-    kills = int(os.environ.get("BRIDGE_TEST_KILLS", "60"))
-    calls = 0
-    for number in range(kills):
-        point = () if number % 2 else (chance.choice(POINTS), str(chance.randint(1, 60)))
-        await killed(where, f"life{number}", tmp_path, *point, after=None if point else chance.random() / 4)
-        calls += await nothing_is_doubled_or_forgotten(where, f"life{number}", tmp_path)
-    print(f"{kills} kills, {calls} calls, {len(lines(tmp_path / 'effects'))} effects, none doubled, none lost")
-    assert calls > kills
+    assert effects.read_text() == "booked\n"

@@ -39,6 +39,7 @@ from bridge import (
 from bridge.core.events import ToolFinished
 from bridge.simulator import AwaitResults, Call, Ended, Fail, Raw, Reply, Rules, Say, Simulator
 from tests.e2e.conftest import PACE, call, provider, script, sent, take_all, tidily, until
+from tests.sockets import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -134,22 +135,16 @@ async def test_a_provider_that_closes_before_it_is_ready_is_named_with_its_code(
 async def http(answer: str) -> AsyncIterator[str]:
     """A server that answers every request with this, or with nothing at all."""
 
-    serving: list[asyncio.Task[None] | None] = []
-
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.append(asyncio.current_task())
         await reader.readuntil(b"\r\n\r\n")
         if answer:
             writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         else:
             await reader.read()
-        writer.close()
-        await writer.wait_closed()
 
-    async with tidily(), await asyncio.start_server(behave, "127.0.0.1", 0) as server:
-        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        await asyncio.gather(*filter(None, serving))
+    async with tidily(), listening(behave) as port:
+        yield f"ws://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

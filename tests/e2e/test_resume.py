@@ -38,12 +38,12 @@ from bridge import (
     Transcript,
     TransportError,
     connect,
-    recovery,
 )
 from bridge.core.dialect import Dialect, Message
 from bridge.core.events import ClientEvent, FromProvider, Resume, ToolFinished, ToolResults
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.scenarios import SCENARIOS
+from bridge.session import recovery
 from bridge.session.reconnect import ConnectionLost, ConnectionResumed, LostSession
 from bridge.simulator import (
     AwaitResults,
@@ -61,6 +61,7 @@ from bridge.simulator import (
     Until,
     Verdict,
 )
+from tests.cable import Cable
 from tests.e2e.conftest import BRISK, PACE, eventually, play, provider, script, sent, tidily, until
 
 pytestmark = pytest.mark.anyio
@@ -72,98 +73,6 @@ TALK = Say("Let me tell you about all of our routers.", 4.0)
 
 
 # ------------------------------------------------------------------------------------------------------- the network
-
-
-class Cable:
-    """A network between a session and its provider: it can be cut, be away, and be too slow."""
-
-    @classmethod
-    @asynccontextmanager
-    async def to(cls, sim: Simulator) -> AsyncIterator[Cable]:
-        """A cable that leads there."""
-        cable = cls(sim)
-        cable._server = await asyncio.start_server(cable._carry, "127.0.0.1", 0)
-        cable._own_port = cable._server.sockets[0].getsockname()[1]
-        try:
-            yield cable
-        finally:
-            cable.close()
-            if cable._tasks:
-                await asyncio.wait(cable._tasks)
-            await cable._server.wait_closed()
-
-    def __init__(self, sim: Simulator) -> None:
-        self._port = int(sim.url.split(":")[2].split("/")[0])
-        self._lines: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._torn = False
-        self._turned_away = asyncio.Semaphore(0)
-        self._flows = asyncio.Event()
-        self._flows.set()
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self._own_port}/v1/ws"
-
-    def cut(self) -> None:
-        """Every connection breaks; new ones can be made."""
-        self._flows.set()
-        for line in list(self._lines):
-            line.transport.abort()
-
-    def tear(self) -> None:
-        """Every connection breaks, and so does every new one until it is mended."""
-        self._torn = True
-        self.cut()
-
-    async def turns_away(self, times: int) -> None:
-        """Wait until so many new connections have broken."""
-        for _ in range(times):
-            await self._turned_away.acquire()
-
-    def mend(self) -> None:
-        self._torn = False
-
-    def jam(self) -> None:
-        """Nothing of what the session sends gets through, until it is cut."""
-        self._flows.clear()
-
-    def close(self) -> None:
-        """Every connection breaks, and nobody listens for new ones any more."""
-        self._server.close()
-        self.cut()
-
-    async def _carry(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self._torn:
-            self._turned_away.release()
-            near.transport.abort()
-            return
-        far_reader, far = await asyncio.open_connection("127.0.0.1", self._port)
-        self._lines |= {near, far}
-        try:
-            await asyncio.gather(self._pump(near_reader, far, self._flows), self._pump(far_reader, near))
-        finally:
-            self._lines -= {near, far}
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event | None = None
-    ) -> None:
-        try:
-            while True:
-                if flows is not None:
-                    await flows.wait()
-                data = await reader.read(65_536)
-                if not data:
-                    break
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        writer.transport.abort()
 
 
 class Seen:
@@ -193,7 +102,7 @@ async def cabled(
     **options: Any,
 ) -> AsyncIterator[tuple[Cable, Simulator, Session]]:
     """A session whose connection runs through a cable; `options` are those of `SessionOptions`."""
-    async with tidily(), Simulator(scenario, pace=PACE) as sim, Cable.to(sim) as cable:
+    async with tidily(), Simulator(scenario, pace=PACE) as sim, Cable.to(sim.url) as cable:
         agent, limits = AssemblyAI(url=cable.url, **setup), SessionOptions(**options)
         async with connect(
             agent, tools=tools, api_key="k", delivery=BRISK, options=limits, observers=observers
@@ -535,7 +444,7 @@ async def test_a_provider_that_cannot_be_reached_for_a_while_is_tried_again() ->
 
 async def test_a_provider_that_cannot_be_reached_any_more_is_given_up() -> None:
     async with cabled(script(), reconnect_timeout=0.4) as (cable, _, session):
-        cable.close()
+        cable.tear()
         await until(session, ConnectionLost)
         updating = asyncio.create_task(session.update(volume=1.0))
         with pytest.raises(TransportError, match="there was no other within") as lost:
@@ -868,7 +777,7 @@ async def test_what_a_bridge_offers_in_the_gap_reaches_the_agent() -> None:
     async with (
         tidily(),
         Simulator(pace=PACE) as sim,
-        Cable.to(sim) as cable,
+        Cable.to(sim.url) as cable,
         Bridge(named("a")) as bridge,
         bridge.session(AssemblyAI(url=cable.url), api_key="k") as session,
     ):

@@ -1,45 +1,116 @@
-"""A process that runs tools behind a journal until it is killed, and leaves two files that tell what it did.
+"""A process that serves calls behind a journal until it is killed, and leaves lines in a file that tell what it did.
 
-python -m tests.e2e.victim ADDRESS OWNER DIRECTORY [POINT NUMBER]
+`python -m tests.e2e.victim` is a nursery: everything is imported there once, and each line of JSON on its standard
+input, a `Life`, is a child of it, whose process number it prints. So a thousand of them can be born in a minute.
 
-Each effect of a tool is a line of DIRECTORY/effects, each result that was sent a line of DIRECTORY/sent. With a POINT
-it kills itself when it comes there for the NUMBERth time; else it goes on until somebody else does.
+A life opens the journal in its directory, takes sessions of the provider at its address, one after the other in a few
+lanes, embedded or behind the sidecar's relay, and runs tools of every kind for them. With a `point` it kills itself
+when it comes there for the `number`th time; else it goes on until somebody else does.
+
+What it does is in `log`, a line each, written at once: `effect TOOL TICKET`, `asked TICKET`, `approved TICKET`,
+`sent TICKET`, `told TICKET`, `serves PROVIDERS-ID OUR-ID`, and `failed ...` if something went wrong that should not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import gc
+import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import psycopg  # noqa: F401 - so that a journal in PostgreSQL need not import it
+from websockets.asyncio.client import connect as dial
+from websockets.exceptions import ConnectionClosed
+
+from bridge import AssemblyAI, Bridge, Delivery, Toolset, TransportError
 from bridge.core.conversation import Step
-from bridge.core.events import CallKey, Sent, ToolCall, ToolResult
-from bridge.journal import CallId, Claim, Concluded, Fate, Journal
+from bridge.core.events import FollowUp, Sent, SessionReady, ToolResult, ToolResults
+from bridge.dialects.assemblyai import ASSEMBLYAI
+from bridge.errors import ToolError
+from bridge.journal import CallId, Claim, Concluded, Entry, Fate, Journal
 from bridge.journal.opening import open_journal
-from bridge.runner.durable import Durable
-from bridge.runner.runner import Finished, Runner
-from bridge.tools import CallContext, Toolset
+from bridge.journal.recorder import Recorder
+from bridge.relay import Listen, Relay, Route, Upstream
+from bridge.runner.approvals import ApprovalRequest, Approvals, Resolved
+from bridge.runner.runner import Runner
+from bridge.tools import CallContext
+from bridge.tools.tool import Parked
+from bridge.transports.websocket import WebSocketTransport
 
-__all__ = ["LANES", "POINTS", "Notes", "Trap", "context_of", "toolset"]
+__all__ = ["LANES", "ONCE", "POINTS", "RECOVERING", "SENDING", "TOOLS", "Life", "Notes", "Trap", "ticket_of", "toolset"]
 
+SENDING = ("before the send", "during the send", "after the send, before its record")
 POINTS = (
-    "before the claim",
-    "after the claim",
+    "before the intent",
+    "after the intent",
     "in the tool, before its effect",
     "in the tool, after its effect",
     "before the outcome",
     "after the outcome",
-    "before the send",
-    "after the send",
+    *SENDING,
     "before it is settled",
     "after it is settled",
+    "before entries are written",
+    "after entries are written",
+    "while approval is asked for",
+    "while the call is parked",
 )
-LANES = 4
-"""Calls that are made at once."""
+RECOVERING = tuple(
+    f"recovering: {point}"
+    for point in POINTS
+    if point not in SENDING and "entries" not in point and "approval" not in point and "parked" not in point
+)
+"""The same, in what a new process does about the old one's calls."""
+
+ONCE = ("book", "pay", "parcel", "courier", "refund")
+"""Tools that must not have their effect twice."""
+TOOLS = ("look", "note", *ONCE)
+LANES = 3
+"""Sessions at once."""
+PACE = 0.02
+BRISK = Delivery(grace=0.4 * PACE)
+
+_recovering: ContextVar[bool] = ContextVar("recovering", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What a victim is to do."""
+
+    address: str
+    """Of the journal."""
+    owner: str
+    directory: str
+    url: str
+    """Of the provider."""
+    relay: bool = False
+    recover: bool = False
+    """Is it to look after what the one before has left?"""
+    point: str = ""
+    number: int = 1
+
+    def is_dead(self, owner: str) -> bool:
+        """A journal is used by one life after the other."""
+        return owner != self.owner
+
+    @property
+    def line(self) -> str:
+        """For the nursery."""
+        return json.dumps(asdict(self))
+
+
+def ticket_of(call: CallId) -> str:
+    return CallContext(session_id=call.session, key=call.key, tool="").ticket
 
 
 class Trap:
@@ -50,24 +121,38 @@ class Trap:
         self._left = number
 
     def at(self, point: str) -> None:
-        self._left -= point == self._point
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.next(point):
+            kill()
+
+    def next(self, point: str) -> bool:
+        """Is this the end?"""
+        self._left -= self._point == (f"recovering: {point}" if _recovering.get() else point)
+        return self._left == 0 and bool(self._point)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Trapped:
-    """The part of a journal that calls use, with traps before and behind."""
+    """A journal with traps before and behind what writes."""
 
     def __init__(self, journal: Journal, trap: Trap) -> None:
         self._journal = journal
         self._trap = trap
+        self.read, self.claims, self.check = journal.read, journal.claims, journal.check
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        self._trap.at("before entries are written")
+        await self._journal.append(entries)
+        self._trap.at("after entries are written")
 
     async def claim(
         self, call: CallId, tool: str, arguments: str, owner: str, *, instead_of: str | None = None
     ) -> Claim:
-        self._trap.at("before the claim")
+        self._trap.at("before the intent")
         claim = await self._journal.claim(call, tool, arguments, owner, instead_of=instead_of)
-        self._trap.at("after the claim")
+        self._trap.at("after the intent")
         return claim
 
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Concluded:
@@ -83,74 +168,211 @@ class Trapped:
 
 
 class Notes:
-    """A file of lines, each written at once."""
+    """A file of lines, each written at once, by any number of processes."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 
-    def write(self, line: str) -> None:
-        os.write(self._file, f"{line}\n".encode())
+    def write(self, *words: str) -> None:
+        os.write(self._file, (" ".join(words) + "\n").encode())
+
+    def __contains__(self, line: str) -> bool:
+        return f"\n{line}\n" in f"\n{self._path.read_text()}"
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
-def toolset(effects: Notes, trap: Trap) -> Toolset:
-    """A tool that must not run twice, and one that may."""
+def toolset(notes: Notes, trap: Trap, complete: Callable[[str], object] = lambda ticket: None) -> Toolset:
+    """Tools of every kind, each of which does one thing: a line in the notes. All of them return their ticket."""
     tools = Toolset()
 
-    async def act(call: CallContext) -> str:
+    async def act(call: CallContext, number: int = 0) -> str:
         trap.at("in the tool, before its effect")
-        effects.write(call.ticket)
+        notes.write("effect", call.tool, call.ticket)
         trap.at("in the tool, after its effect")
         await asyncio.sleep(0)
         return call.ticket
 
-    tools.tool(act, name="book", description="Once.")
+    async def act_slowly(call: CallContext, number: int = 0) -> str:
+        done = await act(call)
+        await asyncio.sleep(0.06)
+        trap.at("while the call is parked")
+        return done
+
+    async def hand_over(call: CallContext, number: int = 0) -> Parked:
+        await act(call)
+
+        def answered() -> None:
+            trap.at("while the call is parked")
+            complete(call.ticket)
+
+        asyncio.get_running_loop().call_later(0.02, answered)
+        return Parked()
+
+    async def look_after(arguments: Mapping[str, Any], ticket: str) -> str:
+        if f"effect pay {ticket}" not in notes:
+            raise ToolError("it was not paid")
+        return ticket
+
+    def look(call: CallContext, number: int = 0) -> str:
+        return call.ticket
+
+    tools.tool(look, description="Look.", effect="read")
     tools.tool(act, name="note", description="Any number of times.", idempotent=True)
+    tools.tool(act, name="book", description="Once.")
+    tools.tool(act, name="pay", description="Once, and it can be looked after.", check_outcome=look_after)
+    tools.tool(act, name="refund", description="Once, if somebody approves it.", approval="always_ask")
+    tools.tool(act_slowly, name="parcel", description="Once, and slowly.", answer_within=0.03)
+    tools.tool(hand_over, name="courier", description="Once, and somebody else tells the outcome.")
     return tools
 
 
-def context_of(call: CallId, tool: str) -> CallContext:
-    return CallContext(session_id=call.session, key=call.key, tool=tool)
+class Spy:
+    """An observer that sees what is sent before the journal does."""
 
-
-class Lane:
-    """A session that makes one call after the other."""
-
-    def __init__(self, session: str, runner: Runner, tools: Toolset, sent: Notes, trap: Trap) -> None:
-        self.id = session
-        assert runner.durable is not None
-        self._durable: Durable = runner.durable
-        self._calls = runner.session(calls_per_minute=10**9)
-        self._tools = tools
-        self._sent = sent
+    def __init__(self, notes: Notes, trap: Trap) -> None:
+        self._notes = notes
         self._trap = trap
+        self._interim: set[tuple[str, object]] = set()
 
-    async def run(self) -> None:
-        for number in itertools.count():
-            call = CallId(self.id, 0, f"c{number}")
-            name = "note" if number % 3 == 2 else "book"
-            over: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
-            made = ToolCall(call.call_id, name, "{}")
-            context = context_of(call, name)
-            self._calls.start(call.key, made, self._tools[name], self._tools, context, over.set_result)
-            finished = await over
-            self._trap.at("before the send")
-            self._sent.write(f"{context.ticket} {finished.outcome.value}")
-            self._trap.at("after the send")
-            self._durable(self, Step((Sent((CallKey(0, call.call_id),)),)))
-            await asyncio.sleep(0)
+    def __call__(self, session: Any, step: Step) -> None:
+        for output in step.outputs:
+            match output:
+                case ToolResults(results, keys=keys):
+                    self._trap.at("before the send")
+                    self._interim |= {(session.id, key) for key, r in zip(keys, results, strict=True) if r.interim}
+                case FollowUp(key):
+                    self._notes.write("told", ticket_of(CallId.of(session.id, key)))
+        for event in step.events:
+            if isinstance(event, SessionReady):
+                self._notes.write("serves", event.session_id, session.id)
+            elif isinstance(event, Sent):
+                self._trap.at("after the send, before its record")
+                for key in event.keys:
+                    if (session.id, key) not in self._interim:
+                        self._notes.write("sent", ticket_of(CallId.of(session.id, key)))
+                    self._interim.discard((session.id, key))
 
 
-async def main(address: str, owner: str, directory: str, point: str = "", number: str = "1") -> None:
-    trap = Trap(point, int(number))
-    effects, sent = Notes(Path(directory, "effects")), Notes(Path(directory, "sent"))
-    journal = Trapped(open_journal(address), trap)
-    runner = Runner(journal=journal, owner=owner)  # type: ignore[arg-type]  # calls use no more of it
-    tools = toolset(effects, trap)
+def cut_in_half(trap: Trap) -> None:
+    """From now on the process may die while a result is on its way into the network."""
+    whole = WebSocketTransport.send
+
+    async def send(self: WebSocketTransport, frame: str | bytes) -> None:
+        if "tool.result" in str(frame) and trap.next("during the send"):
+            connection = self._connection
+            connection.protocol.send_text(str(frame).encode())
+            data = b"".join(connection.protocol.data_to_send())
+            connection.transport.write(data[: len(data) // 2])
+            kill()
+        await whole(self, frame)
+
+    WebSocketTransport.send = send  # type: ignore[method-assign]
+
+
+def deciding(approvals: Approvals, notes: Notes, trap: Trap) -> Callable[[ApprovalRequest | Resolved], None]:
+    """Somebody who approves three of four."""
+
+    def tell(what: ApprovalRequest | Resolved) -> None:
+        if isinstance(what, ApprovalRequest):
+            ticket = ticket_of(CallId.of(what.session_id, what.key))
+            trap.at("while approval is asked for")
+            approve = hash(what.id) % 4 != 0
+            if approve:
+                notes.write("approved", ticket)
+            asyncio.get_running_loop().call_soon(lambda: approvals.decide(what.id, approve=approve, by="a victim"))
+
+    return tell
+
+
+async def live(life: Life) -> None:
+    """Until the end."""
+    trap, notes = Trap(life.point, life.number), Notes(Path(life.directory, "log"))
+    completing: list[Callable[[str], object]] = []
+    tools = toolset(notes, trap, lambda ticket: completing[0](ticket))
+    journal = Trapped(open_journal(life.address), trap)
+    serve = behind_a_relay if life.relay else embedded
+    async with serve(life, journal, tools, Spy(notes, trap)) as (runner, recover, session):
+        completing.append(lambda ticket: runner.complete(ticket, ticket))
+        cut_in_half(trap)
+        with runner.approvals.attached(deciding(runner.approvals, notes, trap)):
+            async with asyncio.TaskGroup() as lanes:
+                if life.recover:
+                    lanes.create_task(recovering(recover))
+                for _ in range(LANES):
+                    lanes.create_task(lane(session))
+
+
+async def recovering(recover: Callable[[], Awaitable[object]]) -> None:
+    _recovering.set(True)
+    await recover()
+
+
+async def lane(session: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        with suppress(TransportError, ConnectionClosed, OSError):
+            await session()
+
+
+Serving = tuple[Runner, Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]
+"""The runner, what recovers, and what goes through a session."""
+
+
+@asynccontextmanager
+async def embedded(life: Life, journal: Any, tools: Toolset, spy: Spy) -> AsyncIterator[Serving]:
+    async with Bridge(tools, journal=journal, owner=life.owner, observers=(spy,)) as bridge:
+
+        async def session() -> None:
+            agent = AssemblyAI(url=life.url)
+            async with bridge.session(agent, api_key="offline", delivery=BRISK) as each:
+                await each.run()
+
+        yield bridge.runner, lambda: bridge.recover(dead=life.is_dead), session
+
+
+@asynccontextmanager
+async def behind_a_relay(life: Life, journal: Any, tools: Toolset, spy: Spy) -> AsyncIterator[Serving]:
+    route = Route(upstream=Upstream(dialect=ASSEMBLYAI, url=life.url))
+    async with Recorder(journal) as recorder:
+        relay = Relay([route], tools, observers=(spy, recorder), journal=journal, owner=life.owner)
+        async with relay:
+            await relay.start(Listen(port=0))
+
+            async def session() -> None:
+                async with dial(f"ws://127.0.0.1:{relay.port}/v1/ws") as application:
+                    await application.send(json.dumps({"type": "session.update", "session": {}}))
+                    async for _ in application:
+                        pass
+
+            yield relay.runner, lambda: relay.recover(dead=life.is_dead), session
+
+
+# --------------------------------------------------------------------------------------------------------- the nursery
+
+
+def born(life: Life) -> None:
+    """In the child: live, and end without a word to the nursery."""
+    try:
+        logging.disable(logging.CRITICAL)
+        asyncio.run(live(life))
+    except BaseException:
+        Notes(Path(life.directory, "log")).write("failed", json.dumps(traceback.format_exc()))
+    os._exit(1)
+
+
+def nursery() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
+    gc.freeze()
     print("open", flush=True)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as lanes:
-        for lane in range(LANES):
-            lanes.create_task(Lane(f"{owner}-{lane}", runner, tools, sent, trap).run())
+    for line in sys.stdin:
+        life = Life(**json.loads(line))
+        child = os.fork()
+        if child == 0:
+            born(life)
+        print(child, flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    nursery()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
+from pathlib import Path
 
 from bridge.core.dialect import Delivery
 from bridge.core.events import CallKey, Run, ToolCall, ToolCalled, ToolFinished, ToolResult
 from bridge.journal import Begun, CallId, Entry, Part, Record
 
-__all__ = ["AT", "ID", "begun", "entry", "told", "tool_called"]
+__all__ = ["AT", "ID", "begun", "entry", "fill_up", "told", "tool_called"]
 
 AT = 1_700_000_000.0
 ID = CallId("s1", 1, "c1")
@@ -36,3 +38,10 @@ def tool_called(call_id: str = "c1") -> ToolCalled:
 
 def told(text: str, *, is_error: bool = False) -> ToolResult:
     return ToolResult("c1", text, is_error, name="order")
+
+
+def fill_up(place: Path) -> None:
+    """Not a byte is left."""
+    with (place / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(bytes(4096))

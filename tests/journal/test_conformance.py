@@ -275,6 +275,16 @@ async def test_calls_are_found_by_session(journal: Journal) -> None:
 # --------------------------------------------------------------------------------------------------------- the states
 
 
+async def test_of_several_who_settle_the_same_one_is_told_that_it_is_news(journal: Journal) -> None:
+    other = ID._replace(call_id="c2")
+    for call in (ID, other):
+        await journal.claim(call, "order", ASKED, "me")
+    await journal.conclude(ID, RESULT, "ok")
+    assert await journal.settle([ID, other], State.SENT) == {ID}
+    assert await journal.settle([ID, other], State.SENT) == frozenset()
+    assert await journal.settle([other], State.ORPHANED) == {other}
+
+
 async def settled(journal: Journal, *states: State) -> Claimed:
     for state in states:
         if state is State.STARTED:
@@ -385,6 +395,7 @@ async def test_old_sessions_are_pruned(open_store: Open) -> None:
     await claim(journal, CallId("old", 1, "c1"))
     await claim(journal, CallId("long", 1, "c1"))
     await claim(journal, CallId("silent", 1, "c1"))
+    await journal.settle([CallId("old", 1, "c1"), CallId("silent", 1, "c1")], State.DISCARDED)
     assert await journal.prune(111.0) == 1
     assert [each.session for each in await journal.sessions()] == ["long"]
     assert [each.call.session for each in await journal.claims(states=ALL)] == ["long"]
@@ -401,8 +412,9 @@ async def test_the_oldest_sessions_are_pruned_until_the_rest_is_small_enough(ope
     assert await journal.prune(1e12) == 0
 
 
-async def test_a_session_with_unfinished_calls_is_not_pruned_for_its_size(open_store: Open) -> None:
-    journal = open_store(retention=Retention(max_age=None, max_size=0))
+@pytest.mark.parametrize("retention", [Retention(max_age=None, max_size=0), Retention(max_age=1.0)])
+async def test_a_session_with_unfinished_calls_is_not_pruned(open_store: Open, retention: Retention) -> None:
+    journal = open_store(retention=retention)
     await journal.append([entry(RUN, "s1"), entry(RUN, "s2")])
     await claim(journal)
     await journal.prune(1e12)
@@ -416,6 +428,13 @@ async def test_a_session_with_unfinished_calls_is_not_pruned_for_its_size(open_s
 # -------------------------------------------------------------------------------------------------------------- end
 
 
+async def test_a_check_leaves_nothing_that_anybody_sees(journal: Journal) -> None:
+    for _ in range(2):
+        await journal.check()
+    assert await all_of(journal.read()) == []
+    assert (await journal.sessions(), await journal.claims(states=ALL)) == ((), ())
+
+
 async def test_a_closed_journal_says_so(journal: Journal) -> None:
     await journal.aclose()
     await journal.aclose()
@@ -423,6 +442,8 @@ async def test_a_closed_journal_says_so(journal: Journal) -> None:
         await journal.append([entry(RUN)])
     with pytest.raises(JournalError, match="closed"):
         await claim(journal)
+    with pytest.raises(JournalError, match="closed"):
+        await journal.check()
     with pytest.raises(JournalError, match="closed"):
         await all_of(journal.read())
 

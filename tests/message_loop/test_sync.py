@@ -107,6 +107,7 @@ with MessageLoop(tools) as loop:
 """
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_every_call_still_has_an_answer() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(

@@ -15,7 +15,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 # They take long, so on the standard loop they are among the slow tests.
-_LONG = ("test_parity.py", "test_handshake.py", "test_pipe.py")
+_LONG = ("test_parity.py", "test_handshake.py", "test_pipe.py", "test_lifeline.py")
 
 
 @pytest.hookimpl(tryfirst=True)

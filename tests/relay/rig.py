@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
 
 from bridge import CallContext, Deliver, Delivery, InvalidArguments, Start, Tool, ToolError, ToolSpec
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.relay import Limits, Listen, Relay, Route, Upstream
 from bridge.simulator import ToolSketch
+from tests.sockets import Play, connected, listening
 
 PATIENCE = 8.0
 BRIEF = Limits(owed_timeout=0.2, end_timeout=0.05, close_timeout=0.2)
@@ -60,11 +60,9 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def ask(relay: Relay, head: bytes) -> bytes:
     """Send these bytes to the relay; everything it answers until it closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-    writer.write(head)
-    answer = await reader.read()
-    writer.close()
-    return answer
+    async with connected(relay.port) as (reader, writer):
+        writer.write(head)
+        return await reader.read()
 
 
 def request(path: str = "/v1/ws", *headers: str, host: str = "localhost") -> bytes:
@@ -147,19 +145,10 @@ async def providing(**options: Any) -> AsyncIterator[Providers]:
 
 
 @asynccontextmanager
-async def serving_bytes(
-    play: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
+async def serving_bytes(play: Play) -> AsyncIterator[str]:
     """A server that does whatever `play` does with a connection."""
-
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError, ConnectionClosed):
-            await play(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
-    async with server:
-        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/ws"
+    async with listening(play) as port:
+        yield f"ws://127.0.0.1:{port}/v1/ws"
 
 
 # ---------------------------------------------------------------------------------------------------------------- tools

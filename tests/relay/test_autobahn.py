@@ -21,6 +21,7 @@ from websockets.utils import accept_key
 from bridge.relay import Limits, Listen, Relay, Route
 from tests.relay.autobahn import Fuzzer, cases, folder
 from tests.relay.rig import address, request, upstream
+from tests.sockets import connected, listening
 
 WHERE = folder()
 
@@ -70,10 +71,10 @@ async def test_an_application_may_do_what_it_likes() -> None:
     known = cases(WHERE or Path())
 
     async def play(name: str) -> Any:
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-        writer.write(request())
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        return await Fuzzer(reader, writer, server=False).play(known[name])
+        async with connected(relay.port) as (reader, writer):
+            writer.write(request())
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            return await Fuzzer(reader, writer, server=False).play(known[name])
 
     async with (
         serve(echo, "127.0.0.1", 0, compression=None, max_size=None) as provider,
@@ -100,6 +101,5 @@ async def test_a_provider_may_do_what_it_likes() -> None:
             await echo(application)
         return await played[name]
 
-    server = await asyncio.start_server(take, "127.0.0.1", 0, limit=2**25)
-    async with server, relaying_to(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/") as relay:
+    async with listening(take, limit=2**25) as port, relaying_to(f"ws://127.0.0.1:{port}/") as relay:
         assert await at_once(list(known), play) == {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.relay.frames import Broken, Control, Message, Opcode, Piece, close_payload, frame
@@ -18,6 +18,10 @@ from bridge.relay.walker import Walker
 
 MEDIA = frozenset({"input.audio", "reply.audio"})
 KEY = b"\x01\x02\x83\xff"
+
+
+_unhurried = settings(deadline=None)
+"""Of how busy the machine is nothing is proved here."""
 
 
 def walker(*, masked: bool = False, max_size: int = 100_000) -> Walker:
@@ -378,6 +382,7 @@ def _payloads(draw: st.DrawFn) -> bytes:
     return json.dumps(draw(_objects), ensure_ascii=draw(st.booleans()), separators=spaced).encode()
 
 
+@_unhurried
 @given(_payloads())
 def test_a_quick_look_says_what_a_full_parse_says(payload: bytes) -> None:
     kind = orjson.loads(payload).get("type")
@@ -406,6 +411,7 @@ _short = st.sampled_from(
 )
 
 
+@_unhurried
 @given(st.lists(_lookalikes | _short | _payloads(), min_size=2, max_size=6))
 @example([_audio_like("A" * 300, ""), _audio_like("A" * 299 + "\\", "")])
 @example([b'{"type":"input.audio","%s":"tool.result"}' % key for key in (b"k" * 24, rb"\u0074\u0079\u0070\u0065")])
@@ -430,6 +436,7 @@ _bits = st.sampled_from(
 )
 
 
+@_unhurried
 @given(st.booleans(), st.integers(0, len(_LIKE)), st.lists(_bits, min_size=1, max_size=8).map(b"".join))
 @example(False, _LIKE.index(b'"reply_id"'), rb'"\u0074ype":"x"')
 def test_whatever_passes_for_its_likeness_has_one_type_and_that_is_a_medium(
@@ -446,6 +453,7 @@ def test_whatever_passes_for_its_likeness_has_one_type_and_that_is_a_medium(
         assert type_of(changed) == "reply.audio"
 
 
+@_unhurried
 @given(st.lists(st.tuples(_names, _scalars), max_size=5), st.integers(0, 3000))
 def test_two_types_are_seen_wherever_they_are(pairs: list[tuple[str, object]], padding: int) -> None:
     members = [f"{json.dumps(key)}:{json.dumps(value)}" for key, value in [*pairs, ("pad", "A" * padding)]]
@@ -485,6 +493,7 @@ def _split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
+@_unhurried
 @given(_streams(), st.lists(st.integers(0, 10_000), max_size=30))
 def test_any_split_of_a_valid_stream_gives_the_same_messages(stream: tuple[bool, bytes], cuts: list[int]) -> None:
     masked, data = stream
@@ -500,6 +509,7 @@ def test_any_split_of_a_valid_stream_gives_the_same_messages(stream: tuple[bool,
         assert getattr(split, name) == getattr(whole, name) == getattr(single, name)
 
 
+@_unhurried
 @given(st.booleans(), st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=8))
 def test_garbage_is_passed_held_or_refused_and_never_raises(masked: bool, data: bytes, cuts: list[int]) -> None:
     pieces = walk(walker(masked=masked, max_size=200), _split(data, cuts))
@@ -507,6 +517,7 @@ def test_garbage_is_passed_held_or_refused_and_never_raises(masked: bool, data: 
     assert not any(isinstance(piece, Broken) for piece in pieces[:-1])
 
 
+@_unhurried
 @given(_streams(), st.integers(0, 10_000), st.integers(0, 255))
 def test_one_wrong_byte_is_no_more_than_the_end_of_this_connection(
     stream: tuple[bool, bytes], place: int, value: int

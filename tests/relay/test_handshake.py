@@ -22,6 +22,7 @@ from bridge.relay.frames import Opcode, frame
 from bridge.relay.handshake import Opening
 from tests.relay.rig import address, ask, providing, relaying, request, serving_bytes, upstream
 from tests.simulator.raw import dial
+from tests.sockets import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -57,14 +58,16 @@ async def test_path_query_subprotocol_and_headers_are_carried_and_the_subprotoco
 
 
 async def test_headers_that_the_application_names_as_its_own_connections_stop_here() -> None:
-    async with providing() as providers, relaying(providers.url) as relay:
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    async with (
+        providing() as providers,
+        relaying(providers.url) as relay,
+        connected(relay.port) as (reader, writer),
+    ):
         writer.write(request("/v1/ws", "X-Mine: 1", "X-Yours: 2").replace(b"Connection: ", b"Connection: X-Mine, "))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
         seen = (await providers.next()).socket.request
         assert seen is not None
         assert ("X-Mine" in seen.headers, "X-Yours" in seen.headers) == (False, True)
-        writer.close()
 
 
 async def test_a_path_that_is_not_given_is_the_providers_own() -> None:
@@ -95,12 +98,10 @@ async def test_what_follows_either_handshake_in_the_same_packet_is_relayed() -> 
         writer.write(theirs)
         await reader.read()
 
-    async with serving_bytes(eager) as url, relaying(url) as relay:
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    async with serving_bytes(eager) as url, relaying(url) as relay, connected(relay.port) as (reader, writer):
         writer.write(request() + ours)
         await reader.readuntil(b"\r\n\r\n")
         assert await reader.readexactly(2 * len(theirs)) == theirs * 2
-        writer.close()
 
 
 async def test_an_application_that_does_not_wait_for_the_answer_is_held_and_loses_nothing() -> None:
@@ -115,13 +116,11 @@ async def test_an_application_that_does_not_wait_for_the_answer_is_held_and_lose
         writer.write(frame(Opcode.TEXT, b"{}", masked=False))
         await reader.read()
 
-    async with serving_bytes(late) as url, relaying(url) as relay:
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    async with serving_bytes(late) as url, relaying(url) as relay, connected(relay.port) as (reader, writer):
         writer.write(request() + much)
         go_on.set()
         await reader.readuntil(b"\r\n\r\n")
         assert await reader.readexactly(4) == b"\x81\x02{}"
-        writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
@@ -176,10 +175,9 @@ async def test_an_application_that_goes_away_in_its_handshake_leaves_nothing() -
         gone.set()
 
     async with serving_bytes(silent) as url, relaying(url) as relay:
-        _, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-        writer.write(request())
-        await dialled.wait()
-        writer.close()
+        async with connected(relay.port) as (_, writer):
+            writer.write(request())
+            await dialled.wait()
         await gone.wait()
         assert (relay.sessions, relay.ready) == ([], "")
 
@@ -197,10 +195,9 @@ async def test_the_names_of_this_server_can_be_listed() -> None:
     async with providing() as providers, relaying(providers.url, listen=listen) as relay:
         assert (await refused(relay))[0] == 403
         assert b" 403 " in await ask(relay, request(host="voice.example.com.evil.com"))
-        _, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-        writer.write(request(host="voice.example.com:8787"))
-        await providers.next()
-        writer.close()
+        async with connected(relay.port) as (_, writer):
+            writer.write(request(host="voice.example.com:8787"))
+            await providers.next()
 
 
 # --------------------------------------------------------------------------------------------------------------- routes
@@ -489,7 +486,8 @@ async def test_a_provider_that_speaks_no_tls_is_a_bad_gateway() -> None:
 
 
 async def test_a_connection_that_the_loop_has_not_made_yet_is_not_open() -> None:
-    opening = Opening(1000)
+    gone = asyncio.Event()
+    opening = Opening(1000, gone.set)
     assert not opening.is_open
     async with serving_bytes(_silent) as url:
         host, _, port = url.removeprefix("ws://").partition("/")[0].partition(":")
@@ -497,6 +495,7 @@ async def test_a_connection_that_the_loop_has_not_made_yet_is_not_open() -> None
         assert opening.is_open
         opening.transport.abort()
         assert not opening.is_open
+        await gone.wait()
 
 
 async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

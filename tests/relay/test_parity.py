@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from bridge import AssemblyAI, BridgeError, Delivery, SessionOptions, Tool, connect
+from bridge.relay import OnProviderLoss
 from bridge.scenarios import SCENARIOS
-from bridge.simulator import Ledger, Scenario, Simulator
+from bridge.simulator import Drop, Ledger, Scenario, Simulator
 from tests.relay.rig import PATIENCE, address, brisk, relaying, sketched
 from tests.simulator.documented_loop import DocumentedLoop, Edition
 from tests.simulator.raw import dial
@@ -17,24 +18,29 @@ from tests.simulator.raw import dial
 pytestmark = pytest.mark.anyio
 
 PACE = 0.05
+PACES = (PACE, 2 * PACE, 4 * PACE)
+"""A busy machine may hold up one of two conversations, and at one pace they differ; at a slower one they do not."""
 
 
-def delivery(scenario: Scenario) -> Delivery:
-    return replace(brisk(PACE), max_hold=3.0 * PACE) if scenario.name == "stuck-reply" else brisk(PACE)
+def delivery(scenario: Scenario, pace: float) -> Delivery:
+    return replace(brisk(pace), max_hold=3.0 * pace) if scenario.name == "stuck-reply" else brisk(pace)
 
 
-def tools_of(scenario: Scenario) -> dict[str, Tool]:
-    return {sketch.name: sketched(sketch, PACE) for sketch in scenario.tools}
+def tools_of(scenario: Scenario, pace: float = PACE) -> dict[str, Tool]:
+    return {sketch.name: sketched(sketch, pace) for sketch in scenario.tools}
 
 
-async def embedded(scenario: Scenario) -> Ledger:
-    async with asyncio.timeout(PATIENCE), Simulator(scenario, pace=PACE) as sim:
+async def embedded(scenario: Scenario, pace: float, reconnect: float) -> Ledger:
+    async with asyncio.timeout(PATIENCE), Simulator(scenario, pace=pace) as sim:
         agent = AssemblyAI(url=sim.url)
         try:
-            # The application behind the relay does not come back to a session, so neither does this one.
-            options = SessionOptions(reconnect_timeout=0)
+            options = SessionOptions(reconnect_timeout=reconnect)
             async with connect(
-                agent, tools=tools_of(scenario), api_key="k", delivery=delivery(scenario), options=options
+                agent,
+                tools=tools_of(scenario, pace),
+                api_key="k",
+                delivery=delivery(scenario, pace),
+                options=options,
             ) as session:
                 await session.run()
         except BridgeError:
@@ -42,15 +48,30 @@ async def embedded(scenario: Scenario) -> Ledger:
         return sim.ledger
 
 
-async def proxied(scenario: Scenario) -> Ledger:
+async def proxied(scenario: Scenario, pace: float, loss: OnProviderLoss) -> Ledger:
     """The application has no tools, and says no more than the embedded session does: its setup."""
-    async with Simulator(scenario, pace=PACE) as sim:
-        tools = tools_of(scenario)
-        async with relaying(sim.url, tools, delivery=delivery(scenario)) as relay, dial(address(relay)) as app:
+    async with Simulator(scenario, pace=pace) as sim:
+        tools = tools_of(scenario, pace)
+        options = {"delivery": delivery(scenario, pace), "on_provider_loss": loss}
+        async with relaying(sim.url, tools, **options) as relay, dial(address(relay)) as app:
             await app.say("session.update", session={})
             await app.closed()
             assert [event for event in app.heard("tool.call") if event["name"] != "find_shop"] == []
         return sim.ledger
+
+
+def alike(one: Ledger, other: Ledger) -> bool:
+    fates = [[call.fate for call in ledger.calls] for ledger in (one, other)]
+    return tool_frames(one) == tool_frames(other) and turns(one) == turns(other) and fates[0] == fates[1]
+
+
+async def both(scenario: Scenario, reconnect: float, loss: OnProviderLoss) -> tuple[Ledger, Ledger]:
+    """The scenario embedded and through the relay: alike, or as different as at the slowest pace."""
+    for pace in PACES:
+        one, other = await asyncio.gather(embedded(scenario, pace, reconnect), proxied(scenario, pace, loss))
+        if alike(one, other):
+            break
+    return one, other
 
 
 def tool_frames(ledger: Ledger) -> list[tuple[str, ...]]:
@@ -62,17 +83,34 @@ def tool_frames(ledger: Ledger) -> list[tuple[str, ...]]:
 
 def turns(ledger: Ledger) -> list[str]:
     """What was said that concerns turns, in order. Interruptions may race with words, not with these."""
-    told = ("tool.call", "tool.result", "reply.create", "reply.done", "reply.started", "session.update", "session.end")
+    told = ("tool.call", "tool.result", "reply.create", "reply.done", "reply.started")
+    told += ("session.update", "session.end", "session.resume")
     return [entry for entry in ledger.timeline if entry[3:] in told]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_the_provider_sees_the_same_embedded_and_through_the_relay(name: str) -> None:
     scenario = SCENARIOS[name]
-    one, other = await asyncio.gather(embedded(scenario), proxied(scenario))
+    one, other = await both(scenario, 0, OnProviderLoss.CLOSE)
     assert tool_frames(other) == tool_frames(one)
     assert turns(other) == turns(one)
     assert other.violations == []
+    assert [call.fate for call in other.calls] == [call.fate for call in one.calls]
+
+
+CUT = [(name, at) for name in ("two-calls", "slow-tool", "hold-mode") for at in range(len(SCENARIOS[name].steps))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "at"), CUT, ids=[f"{name} before step {at + 1}" for name, at in CUT])
+async def test_wherever_its_connection_is_cut_the_provider_sees_the_same(name: str, at: int) -> None:
+    whole = SCENARIOS[name]
+    scenario = replace(whole, steps=(*whole.steps[:at], Drop(), *whole.steps[at:]))
+    one, other = await both(scenario, 5.0, OnProviderLoss.RESUME)
+    assert other.resumes == one.resumes == 1
+    assert tool_frames(other) == tool_frames(one)
+    assert turns(other) == turns(one)
+    assert (other.violations, other.strays, other.ended) == ([], [], one.ended)
     assert [call.fate for call in other.calls] == [call.fate for call in one.calls]
 
 

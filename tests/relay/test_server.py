@@ -23,6 +23,7 @@ from bridge.runner.runner import Finished, Outcome
 from bridge.simulator import AudioPace, AwaitResults, Call, HangUp, Reply, Rules, Scenario, Simulator, UserSays
 from tests.relay.rig import BRIEF, PATIENCE, address, ask, brisk, providing, relaying, tool, until, upstream, weather
 from tests.simulator.raw import dial
+from tests.sockets import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -95,13 +96,11 @@ async def test_a_provider_that_does_not_end_its_session_does_not_hold_up_the_end
 
 
 async def test_connections_that_are_being_made_are_given_up_at_the_end() -> None:
-    async with relaying("ws://127.0.0.1:9/v1/ws") as relay:
-        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    async with relaying("ws://127.0.0.1:9/v1/ws") as relay, connected(relay.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\n")
         assert b" 426 " in await ask(relay, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")  # so both have been taken
         assert await relay.drain(0.0) == 0
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-        writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown

@@ -73,6 +73,10 @@ class Journal(MemoryJournal):
         await self._ask("settle")
         await super().settle(calls, state)
 
+    async def check(self) -> None:
+        await self._ask("check")
+        await super().check()
+
     async def state(self, number: int = 1) -> Claimed:
         """How far a call has come."""
         claims = await self.claims(states=tuple(State))
@@ -297,7 +301,7 @@ async def test_without_a_journal_that_works_a_tool_with_effects_is_not_run(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.book()
-    desk.journal.broken = {"claim", "settle"}
+    desk.journal.broken = {"claim", "check"}
     finished = await desk.result("book")
     assert (finished.outcome, desk.runs, desk.durable.refused) == (Outcome.UNAVAILABLE, [], 1)
     assert error_of(finished) == "book is not available now, and was not run"
@@ -308,17 +312,18 @@ async def test_without_a_journal_that_works_a_tool_with_effects_is_not_run(
 
 async def test_the_journal_that_fails_does_not_count_as_a_failing_tool(desk: Desk) -> None:
     desk.book()
-    desk.journal.broken = {"claim", "settle"}
+    desk.journal.broken = {"claim", "check"}
     for number in range(10):
         await desk.result("book", f'{{"room": {number}}}', number)
     assert not desk.runner.guards.unavailable
     desk.journal.broken = set()
+    await until(lambda: not desk.durable.trouble)
     assert (await desk.result("book", number=11)).outcome is Outcome.OK
 
 
 async def test_a_repeatable_tool_runs_all_the_same(desk: Desk) -> None:
     desk.book(idempotent=True)
-    desk.journal.broken = {"claim", "settle"}
+    desk.journal.broken = {"claim", "check"}
     assert (await desk.result("book")).outcome is Outcome.OK
     assert (desk.runs, desk.durable.refused) == (["book"], 0)
     assert "conclude" not in desk.journal.asked
@@ -326,12 +331,26 @@ async def test_a_repeatable_tool_runs_all_the_same(desk: Desk) -> None:
 
 async def test_a_journal_that_works_again_is_noticed_although_nothing_is_called(desk: Desk) -> None:
     desk.book()
-    desk.journal.broken = {"claim", "settle"}
+    desk.journal.broken = {"claim", "check"}
     await desk.result("book")
-    await until(lambda: desk.journal.asked.count("settle") > 1)
+    await until(lambda: desk.journal.asked.count("check") > 1)
     assert desk.durable.trouble
     desk.journal.broken = set()
     await until(lambda: not desk.durable.trouble)
+
+
+@pytest.mark.parametrize(("idempotent", "outcome"), [(False, Outcome.UNAVAILABLE), (True, Outcome.OK)])
+async def test_nobody_waits_for_a_journal_that_is_known_to_fail(desk: Desk, idempotent: bool, outcome: Outcome) -> None:
+    desk.book(idempotent=idempotent)
+    desk.journal.broken = {"claim", "check"}
+    await desk.result("book")
+    desk.journal.gate.clear()  # as a disk that hangs
+    assert (await desk.result("book", number=2)).outcome is outcome
+    assert desk.journal.asked.count("claim") == 1
+    desk.journal.broken = set()
+    desk.journal.gate.set()
+    await until(lambda: not desk.durable.trouble)
+    assert (await desk.result("book", number=3)).outcome is Outcome.OK
 
 
 async def test_an_outcome_that_cannot_be_written_is_told_and_never_runs_twice(
@@ -545,6 +564,40 @@ async def test_the_end_does_not_wait_for_a_journal_that_stays_out_of_order(
         await desk.durable.aclose(0.02)
     assert "and takes them as owed" in caplog.text
     assert (await desk.journal.state()).state is State.OWED
+    desk.journal.broken = set()
+
+
+async def test_the_end_waits_for_what_is_being_written_as_long_as_the_journal_does(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.book()
+    await desk.result("book")
+    desk.journal.gate.clear()
+    desk.saw(Sent((KEY,)))
+    await until(lambda: "settle" in desk.journal.asked)
+    ending = asyncio.create_task(desk.durable.aclose(0))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    desk.journal.gate.set()
+    await ending
+    assert (await desk.journal.state()).state is State.SENT
+    assert caplog.text == ""
+
+
+async def test_the_end_says_so_if_what_was_being_written_fails(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.book()
+    await desk.result("book")
+    desk.journal.gate.clear()
+    desk.journal.broken = {"settle"}
+    desk.saw(Sent((KEY,)))
+    await until(lambda: "settle" in desk.journal.asked)
+    ending = asyncio.create_task(desk.durable.aclose(0))
+    await asyncio.sleep(0)
+    desk.journal.gate.set()
+    await ending
+    assert "and takes them as owed" in caplog.text
+    assert (await desk.journal.state()).state is State.OWED
 
 
 def test_no_two_lives_have_the_same_name() -> None:
@@ -582,6 +635,38 @@ class Left:
 @pytest.fixture
 async def left(journal: Journal) -> Left:
     return Left(journal)
+
+
+async def test_sessions_are_looked_after_side_by_side_and_their_calls_in_order(left: Left) -> None:
+    calls = [CallId(session, 0, f"c{number}") for number in (1, 2) for session in ("s", "t")]
+    both, seen = asyncio.Event(), list[str]()
+
+    async def check(arguments: Mapping[str, Any], ticket: str) -> str:
+        seen.append(ticket)
+        if len(seen) == 2:
+            both.set()
+        await both.wait()
+        return ticket
+
+    left.book()
+    for number, call in enumerate(calls):
+        left.journal._clock = lambda number=number: float(number)  # type: ignore[misc]
+        await left.journal.claim(call, "book", '{"room": 7}', "dead")
+    recovered = await left.recover(check)
+    assert [each.claimed.call for each in recovered] == calls
+    assert sorted(seen[:2]) == ["s.0.c1", "t.0.c1"]
+
+
+async def test_what_a_journal_that_fails_leaves_is_brought_to_an_end_by_the_next_recovery(left: Left) -> None:
+    left.book()
+    for session in ("s", "t"):
+        await left.journal.claim(CallId(session, 0, "c1"), "book", '{"room": 7}', "dead")
+    left.journal.broken = {"settle"}
+    with pytest.raises(JournalError, match="the disk is full"):
+        await left.recover()
+    left.journal.broken = set()
+    assert [each.found for each in await left.recover()] == [Found.FINISHED] * 2
+    assert await left.journal.claims() == ()
 
 
 async def test_a_call_that_may_have_happened_is_told_of_and_not_run(left: Left) -> None:

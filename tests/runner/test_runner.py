@@ -773,6 +773,7 @@ async def test_a_discarded_plain_function_that_may_be_cancelled_is_abandoned(des
     await desk.until(lambda: desk.runner.threads_abandoned == 0)
 
 
+@pytest.mark.slow
 async def test_a_process_ends_although_a_tool_hangs() -> None:
     program = """if True:
         import asyncio, threading

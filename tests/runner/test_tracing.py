@@ -114,6 +114,7 @@ async def test_an_argument_is_recorded_if_the_tool_says_so(exported: InMemorySpa
     assert "4111" not in span.to_json()
 
 
+@pytest.mark.slow
 def test_without_the_package_calls_run_as_ever() -> None:
     program = """
 import sys

@@ -407,11 +407,13 @@ async def test_nothing_that_is_sent_or_received_is_logged(caplog: pytest.LogCapt
     assert "a secret" not in caplog.text
 
 
+@pytest.mark.slow
 def test_the_sdk_is_imported_only_when_a_source_is_opened() -> None:
     code = "import sys, bridge, bridge.tools.mcp; sys.exit('mcp' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_without_the_sdk_an_error_says_what_to_install() -> None:
     code = """
 import asyncio, sys

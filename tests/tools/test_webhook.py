@@ -764,6 +764,7 @@ async def test_without_the_packages_of_the_extra_it_is_said_which_to_install(mon
             pass
 
 
+@pytest.mark.slow
 def test_declaring_a_tool_imports_none_of_the_packages_of_the_extra() -> None:
     script = (
         "import sys, bridge.tools.webhook; print([m for m in ('httpx2', 'httpcore2', 'stamina') if m in sys.modules])"

@@ -14,6 +14,7 @@ from bridge.core.events import CallKey, ToolCall
 from bridge.runner.runner import Finished, Runner
 from bridge.tools import CallContext, Tool
 from bridge.tools.webhook import HttpSource, HttpTool
+from tests.sockets import listening
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,6 @@ class Endpoint:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
-            writer.close()
 
 
 async def _request(reader: asyncio.StreamReader, connection: int) -> Seen:
@@ -70,22 +69,8 @@ async def endpoint(
 ) -> AsyncIterator[Endpoint]:
     """An HTTP server that answers every request by writing to its connection."""
     rig = Endpoint(answering)
-    tasks: set[asyncio.Task[None]] = set()
-
-    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(rig.serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(accepted, host, 0, ssl=tls)
-    rig.port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(rig.serve, host, ssl=tls) as rig.port:
         yield rig
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def reply(value: object = None, status: int = 200, **headers: str) -> bytes:

@@ -38,6 +38,7 @@ from bridge.simulator.openai_sessions import (
 )
 from bridge.transports.http import HttpTransport
 from bridge.transports.patience import Patience, Pauses
+from tests.sockets import connected, listening
 
 pytestmark = pytest.mark.anyio
 
@@ -355,13 +356,11 @@ async def test_a_session_that_is_gone_takes_nothing_more() -> None:
 
 async def delete(sim: Simulator) -> None:
     """Delete the newest session, as its owner may."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(sim.url.split(":")[2].split("/")[0]))
     path = f"/v1/agents/sessions/{sim.ledger.session_id}"
     headers = ("host: x", "authorization: Bearer k", "openai-beta: agents=v1", "connection: close", "", "")
-    writer.write("\r\n".join((f"DELETE {path} HTTP/1.1", *headers)).encode())
-    await reader.read()
-    writer.close()
-    await writer.wait_closed()
+    async with connected(int(sim.url.split(":")[2].split("/")[0])) as (reader, writer):
+        writer.write("\r\n".join((f"DELETE {path} HTTP/1.1", *headers)).encode())
+        await reader.read()
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -451,6 +450,30 @@ async def test_closing_while_a_post_waits_is_quick() -> None:
             await talking.transport.aclose()
 
 
+async def test_a_post_whose_answer_comes_after_the_end_tells_nobody() -> None:
+    arrived, gate = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if b"metadata" in request + (await reader.read(1000) if request.startswith(b"POST") else b""):
+            arrived.set()
+            await gate.wait()
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(SESSION)}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode() + SESSION)
+        await writer.drain()
+
+    async with listening(serve) as port, talk(f"http://127.0.0.1:{port}") as talking:
+        posting = asyncio.create_task(talking.say({"metadata": {"a": "b"}}))
+        await arrived.wait()
+        with pytest.raises(TransportError, match="the provider ended the session"):
+            await talking.say({"leave": {}})
+        gate.set()
+        await posting
+        await talking.transport.aclose()
+        with pytest.raises(TransportError, match="the provider ended the session"):
+            await talking.transport.receive()
+
+
 # ------------------------------------------------------------------------------------------------ odd servers
 
 
@@ -465,11 +488,7 @@ async def server(answers: Answers, stream: bytes = b"") -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        except asyncio.IncompleteReadError:
-            writer.close()
-            return
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
         method, path, _ = head.split(" ", 2)
         count += 1
         said = answers(method, path, count)
@@ -481,11 +500,9 @@ async def server(answers: Answers, stream: bytes = b"") -> AsyncIterator[str]:
             writer.write(head.encode() + body)
         with anyio.move_on_after(1):
             await writer.drain()
-        writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with listening:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 SESSION = orjson.dumps({"object": "agent.session", "id": "sess_9", "status": "idle", "required_actions": []})
@@ -574,6 +591,22 @@ async def test_a_provider_without_a_stream_is_asked_again_from_where_it_was() ->
             await talking.until("never")
         assert 2 <= sum(path.endswith("=3") for path in asked_for) <= 8
         assert talking.types[:2] == ["created", "read"]
+
+
+async def test_after_a_poll_that_says_nothing_the_session_is_looked_at() -> None:
+    failed = orjson.dumps({"object": "agent.session", "id": "sess_9", "status": "failed", "required_actions": []})
+    polled = 0
+
+    def answers(method: str, path: str, number: int) -> tuple[int, bytes] | None:
+        nonlocal polled
+        polled += "poll" in path
+        return (204, b"") if "poll" in path else (200, failed if polled else SESSION)
+
+    async with server(answers) as url, talk(url, dialect=Polled()) as talking:
+        await talking.until("agent.session.failed")
+        with pytest.raises(TransportError, match="the provider ended the session"):
+            await talking.until("never")
+        assert polled == 1
 
 
 class Faulty(OpenAISessionsDialect):

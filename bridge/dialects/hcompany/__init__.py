@@ -11,8 +11,9 @@
 * A paused session takes results and stays paused. A message would resume it.
 
 Messages of ours, apart from those of `core.http`: `{"tool_results": body, "call": key}` and `{"messages": body}`.
-Messages for `decode_server`: the events of the log with their `index`, those that list calls with their `step`; a
-status, as type `SessionStatus`; a session; and `{"refused": ...}` for a request that was.
+Messages for `decode_server`: the events of the log with their `index`, those that list calls with their `step`, and as
+`past` where a later one counts; a status, as type `SessionStatus`; a session; and `{"refused": ...}` for a request that
+was.
 
 Sources: the provider's pages on sessions and custom tools, its OpenAPI document, and the types of its client
 `hai-agents` 1.3. Where a rule below is an inference, its comment says so.
@@ -26,6 +27,7 @@ from urllib.parse import quote
 
 from bridge.core.dialect import Delivery, Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
     ClientEvent,
     EndSession,
     FollowUp,
@@ -69,7 +71,7 @@ class HCompanyDialect:
     name: Final = "hcompany"
     # The session waits for its results, so that holding them would be for ever; it speaks when all are there. A message
     # is never sent twice, since it would be in the conversation twice: hence the time.
-    delivery: Final = Delivery(hold=False, whole_turn=False, asks=False, void=True, ask_timeout=60.0)
+    delivery: Final = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
     media_types: Final = frozenset[str]()
     quiet_results: Final = False  # every result goes to the model
     tool_schema: Final = TOOLS
@@ -123,8 +125,8 @@ class HCompanyDialect:
                 yield {"messages": {"type": "user_message", "message": instructions}}
             case EndSession():
                 yield {"leave": {}}  # the session is the provider's, and goes on
-            case Resume() | Setup():
-                return  # going on is a matter of reading on; a setup is only read
+            case Resume() | Setup() | ApprovalAnswer():
+                return  # going on is a matter of reading on; a setup is only read; nothing is asked
             case _:
                 assert_never(event)
 
@@ -198,7 +200,9 @@ class HCompanyDialect:
             return Outcome.RETRY
         if status == 0 or status >= 500:
             return Outcome.CONFIRM if message.keys() & {"tool_results", "messages"} else Outcome.RETRY
-        if status in (404, 409) and "create" not in message:
+        if status == 409 and message.keys() & {"tool_results", "messages"}:
+            return Outcome.CONFIRM  # it is over: the status says how
+        if status == 404 and "create" not in message:
             return Outcome.OVER
         return Outcome.REFUSED
 
@@ -247,6 +251,8 @@ class HCompanyDialect:
     def pending(self, message: Message) -> frozenset[str] | None:
         """Those of the calls told so far that are waited for, as a change of state or a status has it."""
         match message:
+            case {"past": True}:
+                return None
             case {"type": "ActiveStateChangeEvent", "data": {"pending_tool_calls": list(entries)}}:
                 return _keys(entries, message)
             case {"type": "ActiveStateChangeEvent"}:

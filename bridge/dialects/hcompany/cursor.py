@@ -1,8 +1,8 @@
 """What has to be remembered while a session of H Company is read: how far, and the step whose calls are waited for.
 
 The bodies of `/changes` and `/status` become the messages that the dialect decodes: events of the log with their
-`index`, those that list calls with their `step`, and a status, as type `SessionStatus`, where it says what no event
-does.
+`index`, those that list calls with their `step`, or as `past` if they wait no more, and a status, as type
+`SessionStatus`, where it says what no event does.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Reading:
         for event in events[max(reading.index - first, 0) :] if isinstance(events, list) else ():
             reading, message = reading._event(event if isinstance(event, Mapping) else {})
             messages.append(message)
+        messages = _without_past_calls(messages, over=body.get("status") in OVER)
         # The body tells of one moment: what it lists and its events do not was listed by an event that is lost.
         pending = body.get("pending_tool_calls")
         if reading.step is None and pending:
@@ -79,3 +80,10 @@ class Reading:
             case {"type": "ActiveStateChangeEvent"}:
                 return Reading(self.index + 1), {**event, "index": self.index}
         return Reading(self.index + 1, self.step), {**event, "index": self.index}
+
+
+def _without_past_calls(messages: list[Message], *, over: bool) -> list[Message]:
+    """Whoever attaches reads the whole log: of its lists of calls only the latest still counts, if it does."""
+    states = [at for at, message in enumerate(messages) if message.get("type") == "ActiveStateChangeEvent"]
+    past = states if over else states[:-1]
+    return [{**message, "past": True} if at in past else message for at, message in enumerate(messages)]

@@ -31,6 +31,8 @@ __all__ = ["calls", "index", "refusal", "session_status", "state"]
 def state(message: Message) -> Iterator[ServerEvent]:
     """What an `ActiveStateChangeEvent` means."""
     match message.get("data"):
+        case {"state": "awaiting_tool_results"} if message.get("past") is True:
+            yield ProviderMessage("ActiveStateChangeEvent", message=message)
         case {"state": "awaiting_tool_results", "pending_tool_calls": [_, *_] as pending}:
             yield from calls(pending, message)
         case {"state": "awaiting_tool_results"}:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from bridge.core.dialect import Message, SchemaProfile
+from bridge.core.dialect import Message
 from bridge.core.events import ToolResult, ToolSpec
 from bridge.errors import ConfigError
 
@@ -17,8 +17,7 @@ from ..schemas import PROFILES, shape
 __all__ = ["TOOLS", "added", "error_body", "listed", "names", "place", "result_body"]
 
 _OVERRIDE: Final = "agent.tools"
-# The schema is passed on to the model; nothing says that a keyword is not taken.
-TOOLS: Final = SchemaProfile("hcompany", PROFILES["openai_realtime"].keywords, tool_name="[A-Za-z_][A-Za-z0-9_]{0,63}")
+TOOLS: Final = PROFILES["hcompany"]
 """Which tools the provider takes."""
 
 

@@ -7,7 +7,7 @@
   repeated, the first stands; it starts a turn of its own. Repeating an answer or `running` is not documented.
 * A turn that waits is said to be idle with `requires_action`; it has not ended.
 * A call that needs an approval is announced by `agent.approval_request`, and made only once it is allowed: an approval
-  is not an order to run anything. `HermDialect.decision` is what to send.
+  is not an order to run anything. The provider's own tools and those of MCP servers are asked about in the same way.
 * A session is created under an agent, whose version is pinned, with its tools: they cannot be added to a session.
   `HermDialect.agent` is the body that declares them.
 
@@ -30,6 +30,8 @@ from urllib.parse import quote
 
 from bridge.core.dialect import Delivery, Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
+    ApprovalWanted,
     ClientEvent,
     EndSession,
     FollowUp,
@@ -54,7 +56,7 @@ from bridge.errors import ConfigError
 
 from ..results import json_text
 from .payloads import Payloads
-from .reading import host_input, idle, payload, refusal, text, unsettled, words
+from .reading import CONFIRMATION, host_input, idle, payload, refusal, text, unsettled, words
 from .writing import TOOLS, entry, failure, result_event
 
 __all__ = ["HERM", "HermDialect", "Payloads"]
@@ -71,7 +73,7 @@ class HermDialect:
     name: ClassVar = "herm"
     # The turn waits for its results, so that holding them would be for ever; it speaks when all are there. A message
     # is never sent twice, since it would be in the conversation twice: hence the time.
-    delivery: ClassVar = Delivery(hold=False, whole_turn=False, asks=False, void=True, ask_timeout=60.0)
+    delivery: ClassVar = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
     media_types: ClassVar = frozenset[str]()
     quiet_results: ClassVar = False  # the agent goes on with its turn after every result
     tool_schema: ClassVar = TOOLS
@@ -90,6 +92,8 @@ class HermDialect:
         match message:
             case {"type": "agent.custom_tool_use"}:
                 yield self._tool_call(message)
+            case {"type": "agent.approval_request"}:
+                yield self._approval_wanted(message)
             case {"type": "session.status_running"}:
                 yield ReplyStarted(text(message, "id"), message=message)
             case {"type": "session.status_idle"}:
@@ -125,6 +129,8 @@ class HermDialect:
                 return  # nobody can be asked to speak about nothing
             case ReplyRequest(instructions):
                 yield {"events": [{"type": "user.message", "content": [{"type": "text", "text": instructions}]}]}
+            case ApprovalAnswer(call_id, allowed):
+                yield self.decision(call_id, allowed=allowed)
             case EndSession():
                 yield {"leave": {}}  # the session is the provider's, and goes on
             case Resume() | Setup():
@@ -144,7 +150,7 @@ class HermDialect:
                 yield Setup(tuple(name for name in served if isinstance(name, str)) if isinstance(served, list) else ())
             case {"events": list(events)}:
                 for event in events:
-                    yield from host_input(event)
+                    yield from host_input(event, self.names)
             case {"leave": _}:
                 yield EndSession()
 
@@ -171,19 +177,25 @@ class HermDialect:
         listed = agent.get("tools", [])
         return {**agent, "tools": [*listed, *(entry(spec, self.names) for spec in tools)]}
 
-    def decision(self, tool_use_id: str, *, allowed: bool) -> Message:
+    def decision(self, call_id: str, *, allowed: bool) -> Message:
         """The message that answers an `agent.approval_request`."""
         said = self.names.allow if allowed else self.names.deny
-        told = {"type": "user.tool_confirmation", "tool_use_id": tool_use_id, self.names.decision: said}
-        return {"events": [told]}
+        return {"events": [{"type": CONFIRMATION, "tool_use_id": call_id, self.names.decision: said}]}
 
     def _tool_call(self, message: Message) -> ToolCalled | Malformed:
+        call = self._call(message)
+        return call if isinstance(call, Malformed) else ToolCalled(call, message=message)
+
+    def _approval_wanted(self, message: Message) -> ApprovalWanted | Malformed:
+        call = self._call(message)
+        return call if isinstance(call, Malformed) else ApprovalWanted(call, message=message)
+
+    def _call(self, message: Message) -> ToolCall | Malformed:
         use = payload(message)
         call_id, name = text(use, "tool_use_id"), text(use, self.names.name)
         if not call_id or not name:
-            return Malformed("agent.custom_tool_use without its id or its tool", message=message)
-        arguments = json_text(use.get(self.names.input), absent="{}")
-        return ToolCalled(ToolCall(call_id, name, arguments), message=message)
+            return Malformed(f"{message['type']} without its id or its tool", message=message)
+        return ToolCall(call_id, name, json_text(use.get(self.names.input), absent="{}"))
 
     # ------------------------------------------------------------------------------------------- over HTTP
 
@@ -204,19 +216,19 @@ class HermDialect:
     def judge(self, message: Message, status: int, body: Message) -> Outcome:
         """What became of a request.
 
-        An outcome of a call that was said to be running is safe to repeat; an answer is read back first; a message is
-        sent once at most, since `CONFIRM` finds nothing that waits for it.
+        An outcome of a call that was said to be running is safe to repeat, and so is a decision; an answer is read back
+        first; a message is sent once at most, since `CONFIRM` finds nothing that waits for it.
         """
         if 200 <= status < 300:
             return Outcome.DELIVERED
-        if status == 410:
-            return Outcome.ANSWERED
+        if status == 410 or (status == 409 and _is(message, CONFIRMATION)):
+            return Outcome.ANSWERED  # it has expired; or it is decided already
         if status == 404 and "create" not in message:
             return Outcome.OVER
         if status in (408, 429):
             return Outcome.RETRY
         if status == 0 or status >= 500:
-            return Outcome.CONFIRM if self.answers(message) or _is_said_once(message) else Outcome.RETRY
+            return Outcome.CONFIRM if self.answers(message) or _is(message, "user.message") else Outcome.RETRY
         return Outcome.REFUSED
 
     def answered(self, message: Message, status: int, body: Message) -> Heard:
@@ -282,8 +294,8 @@ def _path(session_id: str) -> str:
     return f"/sessions/{quote(session_id, safe='', errors='replace')}"
 
 
-def _is_said_once(message: Message) -> bool:
+def _is(message: Message, kind: str) -> bool:
     match message:
-        case {"events": [{"type": "user.message"}, *_]}:
-            return True
+        case {"events": [{"type": str(said)}, *_]}:
+            return said == kind
     return False

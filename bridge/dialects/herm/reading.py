@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from bridge.core.dialect import Message
 from bridge.core.events import (
+    ApprovalAnswer,
     ClientEvent,
     Failure,
     Malformed,
@@ -20,32 +21,60 @@ from bridge.core.events import (
 )
 
 from ..results import json_text
+from .payloads import Payloads
 
-__all__ = ["host_input", "idle", "payload", "refusal", "text", "unsettled", "words"]
+__all__ = ["CONFIRMATION", "host_input", "idle", "payload", "refusal", "text", "unsettled", "words"]
+
+CONFIRMATION: Final = "user.tool_confirmation"
+_SETTLED_BY: Final = {
+    "agent.custom_tool_use": ("user.custom_tool_result",),
+    "agent.approval_request": (CONFIRMATION, "agent.custom_tool_use", "user.custom_tool_result"),
+}
 
 
 def unsettled(history: Sequence[Any]) -> tuple[Message, ...]:
-    """What still matters of a list of all events: the latest step, without its words and its answered calls.
+    """What still matters of a list of all events: the latest step, without its words, its answered calls, and what it
+    asked and was told.
 
     A stream says nothing of what came before it. Whatever ran in earlier steps has been answered or is waited for no
-    more, and what was heard of this one already is a repeat. The last message is of our own: it lists the calls that
-    have no answer.
+    more, as has what came before the end of this one; and what was heard of it already is a repeat. The last message is
+    of our own: it lists the calls that have no answer.
     """
     events = sorted((event for event in history if isinstance(event, Mapping)), key=_sequence)
-    began = max((at for at, event in enumerate(events) if event.get("type") == "session.status_running"), default=0)
-    step = events[began:]
-    answered = {text(payload(event), "tool_use_id") for event in step if event.get("type") == "user.custom_tool_result"}
-    told = [event for event in step if _matters(event, answered)]
+    step = events[max(_latest(events, _begins), 0) :]
+    ended = _latest(step, _ends)
+    known = {(event.get("type"), text(payload(event), "tool_use_id")) for event in step}
+    told = [event for at, event in enumerate(step) if _is_news(event, known, after_all=at > ended)]
     calls = [text(payload(event), "tool_use_id") for event in told if event["type"] == "agent.custom_tool_use"]
     return (*told, {"type": "history", "waiting": calls})
 
 
-def _matters(event: Message, answered: set[str]) -> bool:
-    match event.get("type"):
-        case "session.status_running" | "session.status_idle" | "agent.approval_request" | "user.interrupt":
+def _is_news(event: Message, known: set[tuple[Any, str]], *, after_all: bool) -> bool:
+    """`known`: what the step has, by type and call. `after_all`: it has not ended since."""
+    kind, call_id = event.get("type"), text(payload(event), "tool_use_id")
+    match kind:
+        case "session.status_running" | "session.status_idle" | "user.interrupt":
             return True
-        case "agent.custom_tool_use":
-            return text(payload(event), "tool_use_id") not in answered
+        case "agent.custom_tool_use" | "agent.approval_request":
+            return after_all and not any((each, call_id) in known for each in _SETTLED_BY[kind])
+    return False
+
+
+def _latest(events: Sequence[Message], true: Callable[[Message], bool]) -> int:
+    """The place of the latest of these events; -1 if there is none."""
+    return max((at for at, event in enumerate(events) if true(event)), default=-1)
+
+
+def _begins(event: Message) -> bool:
+    return event.get("type") == "session.status_running"
+
+
+def _ends(event: Message) -> bool:
+    match event:
+        case {"type": "session.status_idle", "payload": {"stop_reason": {"type": "requires_action"}}}:
+            return False
+        case {"type": "session.status_idle" | "user.interrupt"}:
+            return True
     return False
 
 
@@ -86,9 +115,11 @@ def refusal(refused: Message, message: Message) -> ProviderFailed:
     return ProviderFailed(code, text(refused, "message"), fatal, kind=kind, message=message)
 
 
-def host_input(event: object) -> Iterator[ClientEvent]:
+def host_input(event: object, names: Payloads) -> Iterator[ClientEvent]:
     """What an event of a client means."""
     match event:
+        case {"type": "user.tool_confirmation", "tool_use_id": str(call_id), **decided}:
+            yield ApprovalAnswer(call_id, decided.get(names.decision) == names.allow)
         case {"type": "user.custom_tool_result", "tool_use_id": str(call_id), **result}:
             output = json_text(words(result), absent="")
             interim = result.get("status") == "running"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from bridge.core.dialect import Message, SchemaProfile
+from bridge.core.dialect import Message
 from bridge.core.events import ToolResult, ToolSpec
 from bridge.errors import ConfigError
 
@@ -16,8 +16,7 @@ from .payloads import Payloads
 
 __all__ = ["TOOLS", "entry", "failure", "result_event"]
 
-# Nothing is said about which keywords are taken, and which names.
-TOOLS: Final = SchemaProfile("herm", PROFILES["openai_realtime"].keywords)
+TOOLS: Final = PROFILES["herm"]
 """Which tools the provider takes."""
 _BLOCK: Final = 20_000
 _BLOCKS: Final = 100

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from bridge.core.dialect import Delivery, Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
     ClientEvent,
     EndSession,
     FollowUp,
@@ -62,7 +63,7 @@ class OpenAISessionsDialect:
 
     name: Final = "openai_sessions"
     # A message that asks for a reply is never asked for twice: it would be in the conversation twice. Hence the time.
-    delivery: Final = Delivery(hold=False, whole_turn=False, asks=False, void=True, ask_timeout=60.0)
+    delivery: Final = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
     media_types: Final[frozenset[str]] = frozenset()
     quiet_results: Final = False  # the agent goes on with its turn after every result
     tool_schema: Final = TOOLS
@@ -122,8 +123,8 @@ class OpenAISessionsDialect:
                 yield user_message(instructions or "Go on, please.")
             case EndSession():
                 yield {"leave": {}}  # a turn that runs goes on: closing cancels nothing
-            case Setup() | Resume():
-                return  # the one comes from the settings, the other is the transport's business
+            case Setup() | Resume() | ApprovalAnswer():
+                return  # from the settings; the transport's business; never asked, so far
             case _:
                 assert_never(event)
 

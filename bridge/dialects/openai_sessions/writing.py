@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -16,8 +15,7 @@ from ..schemas import PROFILES, shape
 
 __all__ = ["TOOLS", "entries", "outcome", "result_event", "user_message"]
 
-# Function tools are those of the provider's other APIs.
-TOOLS: Final = replace(PROFILES["openai_realtime"], provider="openai_sessions")
+TOOLS: Final = PROFILES["openai_sessions"]
 
 
 def user_message(text: str) -> Message:
@@ -80,7 +78,7 @@ def outcome(result: ToolResult) -> str:
 
 def entries(listed: Sequence[Any], tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Our entries for a list: without names that are taken, and with a search if one of them is only found by it."""
-    taken = {tool.get("name") for tool in listed if isinstance(tool, Mapping)}
+    taken = [tool.get("name") for tool in listed if isinstance(tool, Mapping)]
     ours = [_entry(spec) for spec in {spec.name: spec for spec in tools if spec.name not in taken}.values()]
     searched = any(isinstance(tool, Mapping) and tool.get("type") == "tool_search" for tool in listed)
     if any(entry.get("defer_loading") is True for entry in ours) and not searched:

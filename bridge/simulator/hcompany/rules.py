@@ -27,6 +27,8 @@ class Rules:
     duplicates: Duplicates = Duplicates.DROPPED
     lists_pending: bool = True
     """Does `/status` list the pending calls? Versions up to the middle of 2026 do not."""
+    states_sent: int = 1
+    """How often the log tells each change of what the agent does."""
     kept_events: int | None = None
     """How many events the log keeps; older ones are evicted. None: all."""
     capacity: int | None = None

@@ -315,7 +315,8 @@ class Session:
         self._turn(status)
         calls = [call.request for call in self._pending]
         data = {"state": status.value}
-        self.log.add("ActiveStateChangeEvent", {**data, "pending_tool_calls": calls} if calls else data)
+        for _ in range(self._rules.states_sent):
+            self.log.add("ActiveStateChangeEvent", {**data, "pending_tool_calls": calls} if calls else data)
 
     def _turn(self, doing: Status | None = None, *, mode: _Mode | None = None) -> None:
         before = self.status

@@ -62,6 +62,7 @@ class History:
                 yield frames.pop(0)
         finally:
             self._streams.remove(frames)
+            self._agenda.notify()
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         frame = b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))

@@ -211,6 +211,8 @@ class Simulator:
         housed = self._find(body.request)
         housed.session.archive()
         del self._sessions[housed.session.id]
+        while housed.listeners:
+            self._site.cut(housed.listeners.pop())
         return Response(status_code=204)
 
     async def _archive(self, body: Body) -> Response:

@@ -65,6 +65,8 @@ class Rules:
     """How long a call waits for its answer, or for the word that it is running."""
     repeats: Repeats = Repeats.EXPIRED
     late_finals: LateFinals = LateFinals.EXPIRED
+    events_sent: int = 1
+    """How often each call, and each end of a turn, is told."""
     several_results: bool = True
     """May one request hold more than one result?"""
     payloads: Payloads = Payloads()

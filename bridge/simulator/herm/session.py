@@ -291,7 +291,8 @@ class Session:
     def _end_turn(self, reason: Mapping[str, Any]) -> None:
         self.ledger.turns[-1].ended = reason["type"]
         self._state = _State.IDLE
-        self.history.add({"type": "session.status_idle", "stop_reason": reason})
+        for _ in range(self._rules.events_sent):
+            self.history.add({"type": "session.status_idle", "stop_reason": reason})
 
     # Calls
 
@@ -320,7 +321,8 @@ class Session:
 
     def _announce(self, kind: str, record: CallRecord) -> None:
         named = {self._names.name: record.name, self._names.input: dict(record.input)}
-        self.history.add({"type": kind, "tool_use_id": record.id, **named})
+        for _ in range(self._rules.events_sent):
+            self.history.add({"type": kind, "tool_use_id": record.id, **named})
 
     def _expire(self, call: CallRecord) -> None:
         if call.fate is Fate.PENDING:

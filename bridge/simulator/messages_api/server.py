@@ -51,8 +51,9 @@ class MessagesSimulator:
     answer. After the script the model has nothing to say but "The end."
     """
 
-    def __init__(self, script: Iterable[Reply | Failure]) -> None:
+    def __init__(self, script: Iterable[Reply | Failure], *, host: str = "127.0.0.1", port: int = 0) -> None:
         script = list(script)
+        self._host, self._port = host, port
         self.ledger = Ledger()
         self.url = ""
         """Its address, without a path: for Anthropic."""
@@ -76,7 +77,7 @@ class MessagesSimulator:
             state = ServerState()
             server = portal.call(self._listen, state)
             stack.callback(portal.call, _stop, server, state)
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            self.url = f"http://{self._host}:{server.sockets[0].getsockname()[1]}"
             self._stack = stack.pop_all()
         return self
 
@@ -92,7 +93,7 @@ class MessagesSimulator:
         loop = asyncio.get_running_loop()
         # The protocol without `uvicorn.Server`: that one looks every tenth of a second whether it should stop.
         return await loop.create_server(
-            lambda: H11Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+            lambda: H11Protocol(config=config, server_state=state, app_state={}), self._host, self._port
         )
 
     async def _serve(self, request: Request) -> Response:

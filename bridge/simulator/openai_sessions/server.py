@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
-import uvicorn
+import anyio.lowlevel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from bridge.simulator.openai_sessions import ledger as account
 from bridge.simulator.openai_sessions import objects
@@ -75,6 +76,7 @@ class Simulator:
         self._host, self._port, self._pace, self._api_key = host, port, pace, api_key
         self._faults = [fault for fault in self._scenario.faults for _ in range(fault.times)]
         self._sessions: dict[str, Session] = {}
+        self._state = ServerState()
         self.requests: list[account.Request] = []
         """Every request, in the order of the answers."""
 
@@ -86,20 +88,19 @@ class Simulator:
         at_home = anyio.Event()
         self._home = asyncio.create_task(self._house(at_home))
         await at_home.wait()
-        listener = socket.create_server((self._host, self._port))
+        try:
+            listener = socket.create_server((self._host, self._port))
+        except OSError:
+            self._stopping.set()
+            await self._home
+            raise
         self._port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app(),
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        config = Config(self._app(), lifespan="off", log_config=None, access_log=False)
+        config.load()
+        # The protocol without `uvicorn.Server`: that one waits in steps of a tenth of a second.
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Protocol(config=config, server_state=self._state, app_state={}), sock=listener
         )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve([listener]))
         return self
 
     async def __aexit__(
@@ -108,9 +109,14 @@ class Simulator:
         with anyio.CancelScope(shield=True):
             for session in self._sessions.values():
                 session.cut()
-            self._server.should_exit = True
-            with suppress(asyncio.CancelledError):
-                await self._serving
+            self._server.close()
+            for line in list(self._state.connections):
+                line.transport.abort()
+            if tasks := list(self._state.tasks):
+                _, late = await asyncio.wait(tasks, timeout=_SHUTDOWN_SECONDS)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
             self._stopping.set()
             await self._home
 
@@ -186,6 +192,8 @@ class Simulator:
             self.requests.append(account.Request(request.method, request.url.path, response.status_code))
             if response.status_code == 0:
                 request.state.link.close()
+                await anyio.lowlevel.checkpoint()  # until the server knows that nobody is there any more
+                return Response()
             return response
 
         return endpoint
@@ -315,13 +323,6 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self.app_state = {**self.app_state, "link": transport}
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the business of the process."""
-        yield
 
 
 def _kinds(inputs: Inputs) -> set[On]:

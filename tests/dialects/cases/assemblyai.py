@@ -8,6 +8,7 @@ from typing import Any
 from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
     AgentAudio,
+    ApprovalAnswer,
     CallKey,
     EndSession,
     Failure,
@@ -274,6 +275,7 @@ SAID: Says = {
     "a request to speak": (ReplyRequest("Say hello."), ({"type": "reply.create", "instructions": "Say hello."},)),
     "a request to speak about nothing in particular": (ReplyRequest(), ({"type": "reply.create"},)),
     "a resume": (Resume("sess_1", "opaque"), ({"type": "session.resume", "session_id": "sess_1"},)),
+    "a decision, for which there are no words": (ApprovalAnswer("c1", allowed=True), ()),
     "the end": (EndSession(), ({"type": "session.end"},)),
     "a setup, which the application says itself": (Setup(("a",)), ()),
 }

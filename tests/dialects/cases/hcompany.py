@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
     CallKey,
     EndSession,
     Failure,
@@ -242,6 +243,7 @@ SAID: Says = {
     ),
     "a request to speak about nothing": (ReplyRequest(), ()),
     "going on": (Resume("0e4bebe1"), ()),
+    "a decision, for which there are no words": (ApprovalAnswer("c1", allowed=True), ()),
     "a setup": (Setup(("a",)), ()),
     "the end": (EndSession(), ({"leave": {}},)),
 }
@@ -332,7 +334,7 @@ CASES = Cases(
     setups=SETUPS,
     replacements=REPLACEMENTS,
     endpoints=ENDPOINTS,
-    audio=None,  # type: ignore[arg-type]  # there is none
+    audio=None,
     setup_with=_setup_with,
     entry=lambda name: {"name": name, "description": "Theirs.", "odd": 1},
     tools_of=lambda setup: setup["create"]["agent"]["tools"],

@@ -7,6 +7,8 @@ from typing import Any
 
 from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
+    ApprovalWanted,
     CallKey,
     EndSession,
     Failure,
@@ -99,8 +101,12 @@ SERVER: Means = {
     ),
     "no words at all": (envelope("agent.message"), (Transcript("agent", "", final=True, item_id="evt_7"),)),
     "an approval is asked for, which is no order": (
-        envelope("agent.approval_request", tool_use_id="custom_toolu_9", name="transcode"),
-        (ProviderMessage("agent.approval_request"),),
+        envelope("agent.approval_request", tool_use_id="custom_toolu_9", name="transcode", input={"file": "a.mov"}),
+        (ApprovalWanted(ToolCall("custom_toolu_9", "transcode", '{"file":"a.mov"}')),),
+    ),
+    "an approval is asked for, of nothing": (
+        envelope("agent.approval_request", tool_use_id="custom_toolu_9"),
+        (Malformed("agent.approval_request without its id or its tool"),),
     ),
     "a patch": (
         {"type": "session.tool_updated", "sessionId": "session_7", "payload": {"event_id": "evt_3"}},
@@ -153,6 +159,14 @@ CLIENT: Asks = {
         (ToolResults((ToolResult("custom_toolu_9", '"begun"', interim=True),)),),
     ),
     "a message": (post({"type": "user.message", "content": said("Go on.")}), (ReplyRequest("Go on."),)),
+    "a decision": (
+        post({"type": "user.tool_confirmation", "tool_use_id": "one", "result": "allow"}),
+        (ApprovalAnswer("one", allowed=True),),
+    ),
+    "a decision that nobody understands": (
+        post({"type": "user.tool_confirmation", "tool_use_id": "one", "verdict": "allow"}),
+        (ApprovalAnswer("one", allowed=False),),
+    ),
     "a word for the turn that runs": (post({"type": "user.steer", "message": "Left."}), ()),
     "leaving": ({"leave": {}}, (EndSession(),)),
     "anything else": ({"archive": {}}, ()),
@@ -167,6 +181,14 @@ _LONG = "x" * 20_000
 _TOO_LONG = "The result is larger than 2,000,000 characters, and cannot be delivered."
 
 SAID: Says = {
+    "an approval": (
+        ApprovalAnswer("one", allowed=True),
+        (post({"type": "user.tool_confirmation", "tool_use_id": "one", "result": "allow"}),),
+    ),
+    "a refusal": (
+        ApprovalAnswer("one", allowed=False),
+        (post({"type": "user.tool_confirmation", "tool_use_id": "one", "result": "deny"}),),
+    ),
     "results, one by one": (
         ToolResults((ToolResult("custom_toolu_9", '{"size":3}'), ToolResult("other", ""))),
         (
@@ -240,7 +262,7 @@ CASES = Cases(
     setups=SETUPS,
     replacements=REPLACEMENTS,
     endpoints=ENDPOINTS,
-    audio=None,  # type: ignore[arg-type]  # there is none
+    audio=None,
     setup_with=_setup_with,
     entry=lambda name: name,
     tools_of=lambda setup: setup["serve"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
+    ApprovalAnswer,
     CallKey,
     EndSession,
     Failure,
@@ -279,6 +280,7 @@ SAID: Says = {
     "a request to speak about nothing in particular": (ReplyRequest(), (_words("Go on, please."),)),
     "the end": (EndSession(), ({"leave": {}},)),
     "a resume, for which there are no words": (Resume("sess_9"), ()),
+    "a decision, for which there are no words": (ApprovalAnswer("c1", allowed=True), ()),
     "a setup, which comes from the settings": (Setup(("a",)), ()),
 }
 
@@ -385,7 +387,7 @@ CASES = Cases(
     setups=SETUPS,
     replacements=REPLACEMENTS,
     endpoints=ENDPOINTS,
-    audio=None,  # type: ignore[arg-type]  # there is none
+    audio=None,
     setup_with=_setup_with,
     entry=lambda name: {"type": "function", "name": name, "parameters": {"$schema": 1}, "odd": 1},
     tools_of=lambda setup: setup["create"]["agent"]["tools"],

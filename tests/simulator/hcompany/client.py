@@ -61,6 +61,8 @@ def failure(request: dict[str, Any], text: str = "no such thing") -> dict[str, A
 async def raw(sim: Simulator) -> AsyncIterator[Raw]:
     """A client of this provider, with a bound on all that the test does."""
     headers = {"authorization": f"Bearer {sim.api_key}"}
-    async with httpx2.AsyncClient(base_url=f"{sim.url}/api/v2/", headers=headers, trust_env=False) as http:
+    async with httpx2.AsyncClient(
+        base_url=f"{sim.url}/api/v2/", headers=headers, trust_env=False, verify=False
+    ) as http:
         with anyio.fail_after(PATIENCE):
             yield Raw(sim, http)

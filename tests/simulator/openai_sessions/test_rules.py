@@ -72,7 +72,7 @@ async def session_at(sim: Simulator, **create: Any) -> AsyncIterator[Wire]:
     headers = {"authorization": "Bearer k", "openai-beta": "agents=v1"}
     body = {"environment": {"type": "openai_hosted"}, "agent": {"model": "m"}, **create}
     with anyio.fail_after(10):
-        async with httpx2.AsyncClient(base_url=sim.url, headers=headers, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=sim.url, headers=headers, trust_env=False, verify=False) as http:
             created = await http.post("/agents/sessions", json=body)
             yield Wire(http, created.json()["id"])
 

@@ -9,21 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import httpx2
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from bridge import Toolset
-from bridge.admin import Subject, admin, listening, relay_source
+from bridge.admin import Desk, admin, listening, relay_source
 from bridge.admin.probe import main, probe
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
@@ -32,68 +25,21 @@ from bridge.relay.server import Counters, Listen, Relay, Route, Traffic, Upstrea
 from bridge.runner.runner import Runner
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Simulator
+from tests.admin.rig import ALL, OPEN, Host, Port, asked, desk, served
 
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
-TOKEN = "a token of the test"
-
-
-class State(Enum):
-    READY = "ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    id: str
-    state: State
-    seconds: float
-
-
-@dataclass
-class Host:
-    """What is looked after, in its simplest form."""
-
-    sessions: Sequence[Snapshot] = (Snapshot("s1", State.READY, 1.5),)
-    ready: str = ""
-    drained: list[float] = field(default_factory=list)
-
-    async def drain(self, seconds: float) -> int:
-        self.drained.append(seconds)
-        self.ready = "draining"
-        return len(self.sessions)
-
-
-class Port(NamedTuple):
-    url: str
-    client: httpx2.AsyncClient
-
-    async def get(self, path: str) -> httpx2.Response:
-        return await self.client.get(self.url + path)
-
-    async def post(self, path: str, token: str | None = None) -> httpx2.Response:
-        headers = {} if token is None else {b"Authorization": b"Bearer " + token.encode()}
-        return await self.client.post(self.url + path, headers=headers)
-
-
-@asynccontextmanager
-async def served(host: Subject, metrics: Any = None, token: str = "") -> AsyncIterator[Port]:
-    async with (
-        asyncio.timeout(10),
-        listening(admin(host, metrics or Metrics(), token=token), "127.0.0.1", 0) as port,
-        httpx2.AsyncClient(trust_env=False) as client,
-    ):
-        yield Port(f"http://127.0.0.1:{port}", client)
 
 
 async def test_metrics_are_rendered_in_a_thread_of_their_own() -> None:
-    class Slow:
+    class Slow(Metrics):
         def render(self) -> bytes:
             rendered_in.append(threading.current_thread())
-            return Metrics().render()
+            return super().render()
 
     rendered_in: list[threading.Thread] = []
-    async with served(Host(), Slow()) as port:
+    async with desk(OPEN, metrics=Slow(), token="") as (_, port):
         answer = await port.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -102,14 +48,13 @@ async def test_metrics_are_rendered_in_a_thread_of_their_own() -> None:
 
 
 async def test_the_health_answers_as_long_as_the_process_does() -> None:
-    async with served(Host(ready="draining")) as port:
+    async with desk(OPEN, host=Host(ready="draining")) as (_, port):
         answer = await port.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
 async def test_readiness_says_why_not() -> None:
-    host = Host()
-    async with served(host) as port:
+    async with desk(OPEN) as (host, port):
         assert (await port.get("/readyz")).json() == {"ready": True, "reason": ""}
         host.ready = "full"
         answer = await port.get("/readyz")
@@ -117,21 +62,19 @@ async def test_readiness_says_why_not() -> None:
 
 
 async def test_a_subject_that_has_to_ask_others_is_waited_for() -> None:
-    class Far:
+    class Far(Desk):
         @property
-        def ready(self) -> Awaitable[str]:
+        def ready(self) -> Any:
             return said("worker 1: full")
 
         @property
-        def sessions(self) -> Awaitable[list[dict[str, int]]]:
-            return said([{"worker": 1}])
+        def sessions(self) -> Any:
+            return said([{"worker": 1, "id": "s1", "seconds": 2.0}])
 
-        async def drain(self, seconds: float) -> int:
-            return 2
-
-    async with served(Far()) as port:
+    async with asked(Far(Host()), OPEN) as port:
         assert (await port.get("/readyz")).json() == {"ready": False, "reason": "worker 1: full"}
-        assert (await port.get("/sessions")).json() == {"sessions": [{"worker": 1}]}
+        assert (await port.get("/v1/sessions")).json() == {"sessions": [{"worker": 1, "id": "s1", "seconds": 2.0}]}
+        assert (await port.get("/v1/sessions/s1")).json()["worker"] == 1
 
 
 async def said(answer: T) -> T:
@@ -139,58 +82,64 @@ async def said(answer: T) -> T:
     return answer
 
 
-async def test_sessions_are_listed_as_plain_values() -> None:
-    async with served(Host()) as port:
-        answer = await port.get("/sessions")
+@pytest.mark.parametrize("path", ["/sessions", "/v1/sessions"])
+async def test_sessions_are_listed_as_plain_values(path: str) -> None:
+    async with desk(OPEN, token="") as (_, port):
+        answer = await port.get(path)
     assert answer.json() == {"sessions": [{"id": "s1", "state": "ready", "seconds": 1.5}]}
     assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_draining_takes_the_token_and_says_how_many_are_left() -> None:
-    host = Host()
-    async with served(host, token=TOKEN) as port:
-        answer = await port.post("/drain?seconds=2.5", TOKEN)
+    async with desk() as (host, port):
+        answer = await port.post("/drain?seconds=2.5")
         assert (answer.status_code, answer.json()) == (200, {"left": 1})
         assert (await port.get("/readyz")).status_code == 503
-    assert host.drained == [2.5]
-
-
-@pytest.mark.parametrize("sent", [None, "wrong", TOKEN + "x", "\xe9"])
-async def test_nothing_changes_without_the_token_not_even_on_the_loopback(sent: str | None) -> None:
-    host = Host()
-    async with served(host, token=TOKEN) as port:
-        assert (await port.post("/drain", sent)).status_code == 401
-    assert host.drained == []
-
-
-@pytest.mark.parametrize("sent", [None, "anything"])
-async def test_without_a_token_in_the_settings_nothing_can_be_changed(sent: str | None) -> None:
-    host = Host()
-    async with served(host) as port:
-        assert (await port.post("/drain", sent)).status_code == 403
-    assert host.drained == []
+        assert (await port.post("/drain")).status_code == 200
+    assert host.drained == [2.5, 30]
 
 
 @pytest.mark.parametrize("seconds", ["soon", "-1", "nan", "inf"])
 async def test_a_number_of_seconds_that_is_none_is_refused(seconds: str) -> None:
-    host = Host()
-    async with served(host, token=TOKEN) as port:
-        assert (await port.post(f"/drain?seconds={seconds}", TOKEN)).status_code == 400
+    async with desk() as (host, port):
+        assert (await port.post(f"/drain?seconds={seconds}")).status_code == 400
     assert host.drained == []
 
 
-async def test_reading_is_not_writing() -> None:
-    async with served(Host(), token=TOKEN) as port:
+async def test_reading_is_not_writing_and_what_is_not_there_is_said() -> None:
+    async with desk() as (_, port):
         assert (await port.get("/drain")).status_code == 405
         assert (await port.post("/metrics")).status_code == 405
+        answer = await port.get("/v2/sessions")
+        assert (answer.status_code, answer.json()["error"]) == (404, "Not Found: /openapi.json lists what there is")
 
 
-async def test_the_app_can_be_mounted_in_another_one() -> None:
-    app = Starlette(routes=[Mount("/bridge", admin(Host(), Metrics()))])
-    transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://app") as client:
-        assert (await client.get("/bridge/healthz")).json() == {"status": "ok"}
-        assert "bridge_build_info" in (await client.get("/bridge/metrics")).text
+async def test_what_goes_wrong_here_is_said_as_json() -> None:
+    class Broken(Desk):
+        async def pending(self) -> Any:
+            raise ValueError("of the test")
+
+    async with asked(Broken(Host())) as port:
+        answer = await port.client.get(port.url + "/v1/approvals", headers={"authorization": f"Bearer {ALL}"})
+        page = (await port.get("/metrics")).text
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the request failed here: the log says where", "retryable": True}
+    assert 'bridge_api_requests_total{route="other",status="500"} 1.0' in page
+
+
+async def test_requests_are_counted_by_path_and_status_and_never_by_what_was_asked_for() -> None:
+    async with desk() as (_, port):
+        await port.get("/v1/sessions/nobody")
+        await port.get("/v1/sessions/s1")
+        await port.get("/v1/sessions/s1", token="wrong")
+        await port.get("/somewhere")
+        page = (await port.get("/metrics")).text
+    assert set(re.findall(r"bridge_api_requests_total\{(.*?)\} 1.0", page)) == {
+        'route="/v1/sessions/{id}",status="404"',
+        'route="/v1/sessions/{id}",status="200"',
+        'route="/v1/sessions/{id}",status="401"',
+        'route="other",status="404"',
+    }
 
 
 async def test_a_port_that_is_taken_is_said_at_once() -> None:
@@ -207,9 +156,10 @@ async def test_an_address_that_is_none_is_said_at_once() -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_signals_stay_with_the_process_and_the_port_is_free_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    async with served(Host()) as port:
+    async with desk(OPEN, at=served) as (_, port):
         await port.get("/healthz")
         assert signal.getsignal(signal.SIGTERM) is before
         number = int(port.url.rpartition(":")[2])
@@ -220,14 +170,16 @@ async def test_signals_stay_with_the_process_and_the_port_is_free_afterwards() -
 # --------------------------------------------------------------------------------------------------------- the probe
 
 
+@pytest.mark.slow
 async def test_the_probe_is_content_with_a_healthy_process() -> None:
-    async with served(Host()) as port:
+    async with desk(OPEN, at=served) as (_, port):
         assert await asyncio.to_thread(probe, port.url + "/healthz") == ""
         assert await asyncio.to_thread(main, [port.url + "/healthz"]) == 0
 
 
+@pytest.mark.slow
 async def test_the_probe_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    async with served(Host(ready="draining")) as port:
+    async with desk(OPEN, at=served, host=Host(ready="draining")) as (_, port):
         assert await asyncio.to_thread(main, [port.url + "/readyz"]) == 1
     assert "HTTP 503" in (said := capsys.readouterr().err)
     assert "draining" in said
@@ -236,8 +188,9 @@ async def test_the_probe_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) 
     assert main(["no address"]) == 1
 
 
+@pytest.mark.slow
 async def test_the_probe_is_a_command_that_finds_the_port_in_the_environment() -> None:
-    async with served(Host()) as port:
+    async with desk(OPEN, at=served) as (_, port):
         number = port.url.rpartition(":")[2]
         command = [sys.executable, "-m", "bridge.admin.probe"]
         done = await asyncio.to_thread(
@@ -249,14 +202,14 @@ async def test_the_probe_is_a_command_that_finds_the_port_in_the_environment() -
 # --------------------------------------------------------------------------------------------------------- a relay
 
 
+@pytest.mark.slow
 async def test_a_call_through_the_relay_is_seen_by_the_admin_port() -> None:
     metrics = Metrics()
     async with Simulator(SCENARIOS["weather"], pace=0.1) as sim:
         route = Route(upstream=Upstream(dialect=ASSEMBLYAI, url=sim.url))
         async with Relay([route], weather(), observers=(metrics,)) as relay:
             metrics.add_source(relay_source(relay))
-            async with listening(admin(relay, metrics), "127.0.0.1", 0) as number, httpx2.AsyncClient() as client:
-                port = Port(f"http://127.0.0.1:{number}", client)
+            async with served(Desk(relay), OPEN, metrics=metrics) as port:
                 assert (await port.get("/readyz")).json() == {"ready": False, "reason": "not listening"}
                 await relay.start(Listen(port=0))
                 assert (await port.get("/readyz")).json() == {"ready": True, "reason": ""}
@@ -327,4 +280,6 @@ def test_a_counter_never_falls_and_survives_sessions_that_come_and_go() -> None:
 
 
 def counters(media: int) -> Counters:
-    return Counters(Traffic(), Traffic(media=media), sessions=1, refused={}, without_setup=0, resumed=0)
+    return Counters(
+        Traffic(), Traffic(media=media), sessions=1, refused={}, without_setup=0, resumed=0, lost={}, dropped=0
+    )

@@ -1,0 +1,87 @@
+"""The typed settings of a session with an H Company agent: one that is created, or one that runs already."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn, Self
+
+from pydantic import Field, model_validator
+
+from bridge.core.dialect import Dialect, Message
+from bridge.dialects.hcompany import HCOMPANY
+from bridge.errors import ConfigError
+
+from .settings import Extra, HttpUrl, Settings, merged
+
+__all__ = ["HCompany"]
+
+
+class HCompany(Settings):
+    """A session with an H Company agent, created by these settings, or attached to by `session_id`.
+
+    Our tools become the agent's custom tools; they replace those that an agent of the catalogue has. A session that is
+    attached to keeps its own, of which we serve what has the names of ours. Every setting may be left out; the provider
+    then uses its own default. Raises `ConfigError` for an unknown name, a wrong type, or settings that exclude each
+    other. There is no audio: speak by `session.say(text)`. Leaving ends nothing at the provider: a session goes on
+    until it is done, or its `idle_timeout_s` is over. Settings: the provider's pages on sessions and agents.
+    """
+
+    api_key_env: ClassVar[str] = "HAI_API_KEY"
+
+    session_id: str | None = None
+    """Attach to this session and serve the custom tools it has; nothing else may then be set."""
+    agent: str | dict[str, Any] | None = None
+    """Name of an agent of the catalogue, `h/...`, or a description of one. Needed to create a session."""
+    messages: str | list[dict[str, Any]] | None = None
+    """The task. Without one the session is idle until something is said, and over if it may not be idle."""
+    idle_timeout_s: int | None = None
+    """Seconds for which the session stays open after each answer; without it the first answer ends it."""
+    max_steps: int | None = None
+    """Steps that the agent may take."""
+    max_time_s: float | None = None
+    """Seconds that an answer may take; tools take part of them."""
+    queue: bool | None = None
+    """False: be refused at once, rather than wait, if there is no room for another session."""
+    timezone: str | None = None
+    """IANA name, such as `Europe/Paris`; the provider's default is UTC."""
+    url: HttpUrl = Field(default="", repr=False)
+    """Where to connect instead of the provider's own address in the EU: `https://...`, without `/api/v2`."""
+    extra: Extra = Field(default_factory=dict, repr=False)
+    """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        given = sorted(self.model_fields_set - {"session_id", "url"})
+        if self.session_id is not None and given:
+            raise ConfigError(f"HCompany: session_id names a session that exists; leave out {', '.join(given)}")
+        return self
+
+    @property
+    def dialect(self) -> Dialect:
+        return HCOMPANY
+
+    @property
+    def input_rate(self) -> tuple[int, int]:
+        """There is no audio; a rate there must be."""
+        return (2, 24_000)
+
+    @property
+    def output_rate(self) -> tuple[int, int]:
+        """There is no audio; a rate there must be."""
+        return (2, 24_000)
+
+    def setup(self) -> Message:
+        """The body that creates the session, or the session to attach to, without our tools.
+
+        Raises `ConfigError` if there is neither an agent nor a session.
+        """
+        if self.session_id is not None:
+            return {"attach": self.session_id}
+        if self.agent is None:
+            raise ConfigError("HCompany: give an agent (its name or a description), or a session (session_id)")
+        body = self.model_dump(mode="json", exclude={"session_id", "url", "extra"}, exclude_none=True)
+        return {"create": merged(body, self.extra)}
+
+    @classmethod
+    def update_message(cls, **changes: Any) -> NoReturn:
+        """Raises `ConfigError`: nothing can change once the session exists."""
+        raise ConfigError(f"HCompany: {', '.join(changes)} cannot change once the session exists")

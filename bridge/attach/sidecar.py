@@ -1,0 +1,204 @@
+"""Attached sessions in a sidecar: those of every `[[attach]]`, beside the ones that are relayed.
+
+They have the relay's tools, runner, journal and observers; it shows them among its own, and drains them with those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from ..core.dialect import Agent, Dialect
+from ..errors import BridgeError, ConfigError
+from ..metrics import Metrics, Reading
+from ..relay.figures import SessionSnapshot
+from ..relay.server import Relay
+from ..session.options import SessionOptions
+from ..session.session import Session
+from ..tools.tool import Tool
+from .attached import Attached, AttachedSnapshot, End, House
+from .plan import Plan
+from .providers import expressible
+from .webhook import taking
+
+__all__ = ["Attachments", "RelayHouse", "attaching"]
+
+logger = logging.getLogger("bridge.attach")
+
+
+class RelayHouse:
+    """Has sessions live beside those of a relay, with its tools, its runner and its observers.
+
+    A session keeps the tools that it began with; what these do runs where those of the relay's sessions run. None
+    begins before `recovered` is set: until then earlier processes may have left calls of it unfinished.
+    """
+
+    def __init__(self, relay: Relay, recovered: asyncio.Event) -> None:
+        self._relay = relay
+        self._recovered = recovered
+        self._tools: Mapping[str, Tool] = {}
+        self._fitting: dict[str, dict[str, Tool]] = {}
+        """By dialect: those of `_tools` that its sessions can have."""
+
+    @asynccontextmanager
+    async def session(
+        self,
+        agent: Agent,
+        *,
+        api_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        options: SessionOptions | None = None,
+    ) -> AsyncIterator[Session]:
+        """As `Bridge.session`."""
+        await self._recovered.wait()
+        session = Session(
+            agent,
+            self._tools_for(agent.dialect),
+            self._relay.calls(),  # type: ignore[arg-type]  # it only starts, discards and closes, which both can
+            observers=self._relay.observers,  # type: ignore[arg-type]  # they ask for no more than any session has
+            metadata=metadata or {},
+            delivery=None,
+            options=options or SessionOptions(),
+        )
+        async with session.open(api_key or ""):
+            yield session
+
+    def _tools_for(self, dialect: Dialect) -> dict[str, Tool]:
+        if self._relay.tools is not self._tools:
+            self._tools, self._fitting = self._relay.tools, {}
+        if dialect.name not in self._fitting:
+            self._fitting[dialect.name] = expressible(dialect, self._tools)
+        return self._fitting[dialect.name]
+
+
+@asynccontextmanager
+async def attaching(
+    relay: Relay, plans: Sequence[Plan], metrics: Metrics, recovered: asyncio.Event
+) -> AsyncIterator[Attachments]:
+    """Serve what the plans name beside the relay's sessions, while the block runs. Raises `ConfigError`."""
+    async with Attachments(RelayHouse(relay, recovered)) as attachments:
+        metrics.add_source(attachments.read)
+        relay.beside = attachments
+        await attachments.replace(plans)
+        yield attachments
+
+
+class Attachments:
+    """See the module. `replace` tells what is to be served; it may be called again at any time."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._parts: dict[Plan, _Part] = {}
+        """By their plans without the sessions that those name: where only these change, nothing is begun anew."""
+        self._past: Counter[tuple[str, End]] = Counter()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(part.stop() for part in self._parts.values()))
+
+    async def replace(self, plans: Iterable[Plan]) -> None:
+        """From now on these are served: what is new is attached to, and what is gone is left once it owes nothing.
+
+        Raises `ConfigError`, and nothing has changed, if a webhook cannot be listened to.
+        """
+        wanted = {replace(plan, sessions=()): plan.sessions for plan in plans}
+        fresh = {place: _Part(self._house, place) for place in wanted if place not in self._parts}
+        try:
+            for part in fresh.values():
+                await part.start()
+        except ConfigError:
+            await asyncio.gather(*(part.stop() for part in fresh.values()))
+            raise
+        gone = [self._parts.pop(place) for place in list(self._parts) if place not in wanted]
+        self._parts |= fresh
+        for place, sessions in wanted.items():
+            self._parts[place].serve(sessions)
+        for part in gone:
+            await part.stop()
+            self._past.update({(part.dialect, end): many for end, many in part.attached.endings.items()})
+
+    @property
+    def sessions(self) -> list[SessionSnapshot]:
+        """As the relay shows its own."""
+        return [_shown(each) for part in self._parts.values() for each in part.attached.sessions]
+
+    async def drain(self, seconds: float) -> int:
+        """Leave all sessions; how many were left with calls unanswered. See `Attached.drain`."""
+        return sum(await asyncio.gather(*(part.attached.drain(seconds) for part in self._parts.values())))
+
+    def read(self) -> Iterable[Reading]:
+        """What is counted: for `Metrics.add_source`."""
+        parts = list(self._parts.values())
+        open_now = Counter({dialect: 0 for dialect, _ in self._past})
+        for part in parts:
+            open_now[part.dialect] += part.attached.open
+        ends = self._past + Counter({(p.dialect, e): n for p in parts for e, n in dict(p.attached.endings).items()})
+        yield from (Reading("bridge_attached_sessions_open", (dialect,), many) for dialect, many in open_now.items())
+        yield from (Reading("bridge_attaches_total", (dialect, end.value), n) for (dialect, end), n in ends.items())
+
+
+class _Part:
+    """One plan that is in force."""
+
+    def __init__(self, house: House, place: Plan) -> None:
+        self.dialect = place.provider.dialect
+        self.attached = Attached(
+            house,
+            place.provider,
+            max_sessions=place.max_sessions,
+            owed_timeout=place.owed_timeout,
+            give_up=place.give_up,
+        )
+        self._place = place
+        self._named: frozenset[str] = frozenset()
+        """Those that the plan names; others are named by notifications."""
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Raises `ConfigError` if notifications cannot be taken."""
+        if self._place.webhook is not None:
+            await self._stack.enter_async_context(taking(self._place.webhook, self.attached.add))
+
+    def serve(self, sessions: Sequence[str]) -> None:
+        """The plan names these now. Those that were refused or lost before are tried again."""
+        for session_id in self._named.difference(sessions):
+            self.attached.remove(session_id, "it is not named any more")
+        self._named = frozenset(sessions)
+        for session_id in sessions:
+            try:
+                self.attached.add(session_id)
+            except BridgeError as error:
+                logger.error("session %s of %s cannot be served: %s", session_id, self.dialect, error)
+
+    async def stop(self) -> None:
+        """Hear nothing more, and leave all sessions once they owe nothing."""
+        await self._stack.aclose()
+        await self.attached.drain(math.inf)
+
+
+def _shown(each: AttachedSnapshot) -> SessionSnapshot:
+    return SessionSnapshot(
+        id=each.id,
+        provider_session_id=each.provider_session_id,
+        correlation="",
+        dialect=each.dialect,
+        route=each.route,
+        seconds=each.seconds,
+        owed=each.owed,
+        link=each.link,
+        reply="",
+        user="",
+        bytes_from_application=0,
+        bytes_from_provider=0,
+    )

@@ -1,0 +1,396 @@
+"""Answers that come to another process than the one whose call they are for: how they are left there, and taken here.
+
+Several processes share a journal with a mailbox, behind any load balancer. A completion or a decision may come to any
+of them. It goes to the database first, which lets one answer win, and the owner of the call takes it from there: at
+once where a notice arrives, else with its next look. Nobody keeps a list of who has what.
+
+Each process keeps a lease, so that others can tell when it is dead. One that lives on without the database runs on:
+answers to its own calls count here alone until the database is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+
+from ..core.events import CallKey, ToolResult
+from ..errors import JournalError
+from ..journal import Claimed, Journal
+from ..journal import State as CallState
+from ..journal.mailbox import Kind, Letter, Mailbox, Open, Posted, Receipt, State
+from ..journal.stored import soon
+from ..tools.encode import encode
+from .approvals import (
+    AlreadyDecided,
+    ApprovalRequest,
+    Approvals,
+    Decided,
+    Decision,
+    Expired,
+    Resolution,
+    Resolved,
+    Unknown,
+)
+from .leftovers import died_here
+from .parking import Answer, Completion, Parking, Verdict
+
+__all__ = ["Post", "Way"]
+
+logger = logging.getLogger("bridge.journal")
+
+_BEATS = 6
+"""How often a lease is renewed in the time for which it holds."""
+_MISSED = 2
+"""Beats without which a process is dead, or about to be."""
+_WAITING = 10_000
+"""Rows that wait to be written at most; beyond that the oldest are not."""
+
+
+class Way(Enum):
+    """How an answer was found; the values are metric labels."""
+
+    NOTIFIED = "notified"
+    POLLED = "polled"
+
+
+class Post:
+    """The mailbox, as the calls of one process use it. `parking` and `approvals` are its own, `owner` is its name.
+
+    It follows the mailbox on the event loop of `begin`, which is that of the tools. Answers may be given on any.
+    """
+
+    def __init__(self, mailbox: Mailbox, owner: str, parking: Parking, approvals: Approvals) -> None:
+        self.taken: Counter[Way] = Counter()
+        """Answers that came from other processes, by how they were found."""
+        self.trouble = ""
+        """Why nothing can be taken at this moment; empty if it can."""
+        self._mailbox = mailbox
+        self._owner = owner
+        self._parking = parking
+        self._approvals = approvals
+        self._outbox: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_WAITING)
+        self._early: set[str] = set()
+        """Tickets of answers to calls that are not known here, or not yet."""
+        self._way = Way.POLLED
+        self._woken = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._beat_due: float | None = None
+        parking.watcher = self
+        approvals.joins(self.told, self.decide)
+
+    @property
+    def listening(self) -> bool:
+        """Do notices of other processes arrive?"""
+        return self._mailbox.listening
+
+    # --------------------------------------------------------------------------------------------- answers from here
+
+    async def settle(self, ticket: str, answer: Answer) -> Completion:
+        """The outcome of a call, wherever it runs. Raises `JournalError` if that cannot be found out now."""
+        if (known := self._parking.heard(ticket, answer)) is not None:
+            return known
+        here = self._parking.has(ticket)
+        if here and self.trouble:
+            return self._parking.give(ticket, answer)
+        try:
+            receipt = await self._mailbox.post(Kind.CALL, ticket, _answer_text(answer))
+        except JournalError:
+            if not here:
+                raise
+            return self._parking.give(ticket, answer)
+        match receipt.posted:
+            case Posted.ACCEPTED:
+                given = self._parking.give(ticket, answer) if here else None
+                if given is not None and given.verdict in (Verdict.CONFLICT, Verdict.EXPIRED):
+                    return given  # the call has ended in this moment
+                return Completion(Verdict.ACCEPTED, answer)
+            case Posted.REPEATED:
+                return Completion(Verdict.REPEATED, answer)
+            case Posted.CONFLICT:
+                return Completion(Verdict.CONFLICT, _answer(receipt.answer) if receipt.answer else None)
+            case Posted.OVER:
+                return self._parking.heard(ticket, answer) or Completion(Verdict.EXPIRED)
+            case Posted.UNKNOWN:
+                return self._parking.give(ticket, answer)  # nobody but we may know of it
+
+    async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
+        """Decide a request, wherever it waits. Raises `JournalError` if that cannot be found out now."""
+        decide_here = partial(self._approvals.decide, request_id, approve=approve, by=by, reason=reason)
+        if self._approvals.ended(request_id):
+            return decide_here()
+        here = self._approvals.has(request_id)
+        how = Resolution.APPROVED if approve else Resolution.DENIED
+        try:
+            receipt = await self._mailbox.post(Kind.APPROVAL, request_id, _resolution_text(how, by, reason))
+        except JournalError:
+            if not here:
+                raise
+            return decide_here()
+        match receipt.posted:
+            case Posted.UNKNOWN:
+                return decide_here()  # nobody but we may know of it
+            case Posted.ACCEPTED | Posted.OVER if here:
+                return decide_here()
+            case _:
+                return _decision(receipt)
+
+    async def elsewhere(self) -> tuple[ApprovalRequest, ...]:
+        """The requests that wait at other processes, oldest first. Raises `JournalError`."""
+        waiting = await self._mailbox.waiting(Kind.APPROVAL)
+        return tuple([_request(each.about) for each in waiting if each.owner != self._owner])
+
+    # ------------------------------------------------------------------------------------------------ what is shown
+
+    def opened(self) -> None:
+        """A call may be answered from now on: see `Watcher`."""
+        self.begin()
+
+    def left(self, ticket: str) -> None:
+        """A call waits to be answered: see `Watcher`."""
+        self._send(partial(self._mailbox.announce, self._call(ticket)))
+
+    def over(self, ticket: str) -> None:
+        """It waits no longer: see `Watcher`."""
+        self._send(partial(self._mailbox.close, self._call(ticket), State.CLOSED))
+
+    def told(self, what: ApprovalRequest | Resolved) -> None:
+        """A request for approval waits, or is over. In any thread."""
+        match what:
+            case ApprovalRequest():
+                self.begin()
+                self._send(partial(self._mailbox.announce, self._asked(what, what.arguments, what.seconds)))
+            case Resolved(request, how, by, reason):
+                state = State.TAKEN if how in (Resolution.APPROVED, Resolution.DENIED) else State.LATE
+                # What was asked about is not kept.
+                shown = self._asked(request, "null")
+                self._send(partial(self._mailbox.close, shown, state, _resolution_text(how, by, reason)))
+
+    def _call(self, ticket: str) -> Open:
+        return Open(Kind.CALL, ticket, ticket.rsplit(".", 2)[0], self._owner)
+
+    def _asked(self, request: ApprovalRequest, arguments: str, seconds: float | None = None) -> Open:
+        text = _request_text(request, arguments)
+        return Open(Kind.APPROVAL, request.id, request.session_id, self._owner, text, seconds)
+
+    def _send(self, write: Callable[[], Awaitable[None]]) -> None:
+        self._outbox.append(write)
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------ answers from elsewhere
+
+    def begin(self) -> None:
+        """Follow the mailbox from now on, on the running loop. More than once does no harm."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._task = self._loop.create_task(self._follow())
+
+    def _ring(self) -> None:
+        self._way = Way.NOTIFIED
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the tools' loop is closed, and with it everything
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def _follow(self) -> None:
+        with self._mailbox.rings(self._owner, self._ring):
+            while True:
+                self._woken.clear()
+                try:
+                    await self._look()
+                    self._relieved()
+                except JournalError as error:
+                    self._complain(error)
+                except Exception:
+                    logger.exception("the mailbox: what waits there is looked at again in %g s", self._mailbox.poll)
+                await soon(self._woken, self._mailbox.poll)
+
+    async def _look(self) -> None:
+        way, self._way = self._way, Way.POLLED
+        await self._beat()
+        for letter in await self._mailbox.take(self._owner):
+            await self._deliver(letter, way)
+        await self._flush()
+
+    async def _deliver(self, letter: Letter, way: Way) -> None:
+        match letter.kind:
+            case Kind.CALL:
+                await self._complete(letter, way)
+            case Kind.APPROVAL:
+                text = json.loads(letter.answer)
+                approve = Resolution(text["how"]) is Resolution.APPROVED
+                made = self._approvals.decide(letter.name, approve=approve, by=text["by"], reason=text["reason"])
+                self.taken[way] += isinstance(made, Decided)
+                if isinstance(made, Unknown):
+                    await self._mailbox.close(Open(Kind.APPROVAL, letter.name, "", self._owner), State.LATE)
+
+    async def _complete(self, letter: Letter, way: Way) -> None:
+        completion = self._parking.give(letter.name, _answer(letter.answer))
+        match completion.verdict:
+            case Verdict.ACCEPTED:
+                self.taken[way] += 1
+                state = State.TAKEN
+            case Verdict.REPEATED:
+                state = State.TAKEN
+            case Verdict.UNKNOWN if letter.name not in self._early:
+                self._early.add(letter.name)  # it has been claimed, and may be about to begin
+                return
+            case _:
+                state = State.LATE
+                logger.warning(
+                    "call %.100r: an outcome that was left for it came too late, and is not used", letter.name
+                )
+        self._early.discard(letter.name)
+        await self._mailbox.close(self._call(letter.name), state)
+
+    async def _flush(self) -> None:
+        while self._outbox:
+            write = self._outbox.popleft()
+            try:
+                await write()
+            except JournalError:
+                self._outbox.appendleft(write)
+                raise
+
+    async def _beat(self) -> None:
+        now = time.monotonic()
+        if self._beat_due is not None and now < self._beat_due:
+            return
+        beat = await self._mailbox.beat(self._owner, attended=self._approvals.attended)
+        if beat.lapsed and self._beat_due is not None:
+            logger.warning(
+                "this process was frozen, or without its database, for longer than its lease of %g s: others may have "
+                "taken it for dead, and recovered its calls; see 'journal list'",
+                self._mailbox.lease,
+            )
+        self._beat_due = now + self._mailbox.lease / _BEATS
+        self._approvals.attended_elsewhere = beat.attended
+
+    def _complain(self, error: JournalError) -> None:
+        if not self.trouble:
+            logger.warning("what other processes are told about calls of this one is taken up later: %s", error)
+        self.trouble = str(error)
+
+    def _relieved(self) -> None:
+        if self.trouble:
+            self.trouble = ""
+            logger.info("what other processes are told about calls of this one is taken up again")
+
+    # --------------------------------------------------------------------------------------------------- the dead
+
+    async def dead(self) -> Callable[[str], bool]:
+        """Tells which owners are dead: those that `died_here`, and those whose lease has run out. `JournalError`.
+
+        Whoever might live gets the time to renew its lease: a database that was away has let all of them run out. And
+        one that is called like this process may be an earlier life of it, or live within it.
+        """
+        first = await self._mailbox.leases()
+        lapsed = first.lapsed - {self._owner}
+        namesakes = {each for each in first.live if _process(each) == _process(self._owner)} - {self._owner}
+        if lapsed or namesakes:
+            await asyncio.sleep(_MISSED * self._mailbox.lease / _BEATS)
+            second = await self._mailbox.leases()
+            lapsed &= second.lapsed
+            namesakes = {each for each in namesakes if second.live.get(each, 0.0) > first.live[each]}
+        return lambda owner: owner in lapsed or (died_here(owner, self._owner) and owner not in namesakes)
+
+    async def conclude(self, journal: Journal, dead: Callable[[str], bool], *, session: str | None = None) -> None:
+        """Record the outcomes that were left for calls of the dead, of one session or of all, before anybody guesses at
+        them. Raises `JournalError`.
+
+        They stay in the mailbox: one that was taken for dead, and was only frozen, tells the same when it wakes up.
+        """
+        claims = await journal.claims(session=session, states=[CallState.STARTED])
+        started = [each for each in claims if each.owner != self._owner]
+        for owner in {each.owner for each in started if dead(each.owner)}:
+            calls = {".".join(map(str, each.call)): each for each in started if each.owner == owner}  # by ticket
+            for letter in await self._mailbox.take(owner):
+                if (claimed := calls.get(letter.name)) is not None:
+                    result, outcome = _result(claimed, _answer(letter.answer))
+                    await journal.conclude(claimed.call, result, outcome)
+
+    async def aclose(self, timeout: float) -> None:
+        """Tell others how it stands, for up to `timeout` seconds. On the tools' loop."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        try:
+            async with asyncio.timeout(timeout):
+                await self._flush()
+                await self._mailbox.resign(self._owner)
+        except (JournalError, TimeoutError):
+            logger.warning("other processes learn of the end of this one when its lease runs out")
+
+
+# ------------------------------------------------------------------------------------------------------- JSON, and back
+
+
+def _answer_text(answer: Answer) -> str:
+    return json.dumps({"output": answer.output, "error": answer.error})
+
+
+def _answer(text: str) -> Answer:
+    return Answer(**json.loads(text))
+
+
+def _resolution_text(how: Resolution, by: str, reason: str) -> str:
+    return json.dumps({"how": how.value, "by": by, "reason": reason})
+
+
+def _request_text(request: ApprovalRequest, arguments: str) -> str:
+    return json.dumps(
+        {
+            "id": request.id,
+            "session_id": request.session_id,
+            "key": list(request.key),
+            "tool": request.tool,
+            "arguments": arguments,
+            "fingerprint": request.fingerprint,
+            "asked": request.asked,
+            "seconds": request.seconds,
+        }
+    )
+
+
+def _request(text: str) -> ApprovalRequest:
+    value = json.loads(text)
+    return ApprovalRequest(**{**value, "key": CallKey(*value["key"])})
+
+
+def _decision(receipt: Receipt) -> Decision:
+    """What becomes of a decision about a request of another process."""
+    request = _request(receipt.about)
+    if not receipt.answer:
+        return Expired(Resolved(request, Resolution.EXPIRED))
+    answer = json.loads(receipt.answer)
+    resolved = Resolved(request, Resolution(answer["how"]), answer["by"], answer["reason"])
+    match receipt.posted:
+        case Posted.ACCEPTED:
+            return Decided(resolved)
+        case Posted.OVER:
+            return Expired(resolved)
+        case _:
+            return AlreadyDecided(resolved)
+
+
+def _process(owner: str) -> str:
+    """Without what tells one life from another."""
+    return owner.rpartition("/")[0]
+
+
+def _result(claimed: Claimed, answer: Answer) -> tuple[ToolResult, str]:
+    output = encode({"error": answer.error}) if answer.error else answer.output
+    failed = bool(answer.error)
+    result = ToolResult(claimed.call.call_id, output, is_error=failed, name=claimed.tool)
+    return result, "error" if failed else "ok"

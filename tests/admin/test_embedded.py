@@ -1,0 +1,108 @@
+"""A bridge inside another application: looked after by the same app, mounted there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from bridge import AssemblyAI, Bridge, Parked, SessionClosed, Toolset, ToolSettled
+from bridge.admin import admin
+from bridge.metrics import Metrics
+from bridge.session.running import ToolParked
+from bridge.simulator import AwaitResults, Call, HangUp, Reply, Scenario, Simulator, UserSays, Wait
+from tests.admin.rig import ALL, GUARDED, Port, result_of
+from tests.e2e.conftest import until
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def mounted(bridge: Bridge) -> AsyncIterator[Port]:
+    """The port of a bridge, below a path of a plain Starlette app."""
+    app = Starlette(routes=[Mount("/bridge", admin(bridge, Metrics(), GUARDED))])
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as client:
+        yield Below("http://localhost/bridge", client, ALL)
+
+
+class Below(Port):
+    """Answers are those of the app itself."""
+
+    def check(self, method: str, path: str, answer: httpx2.Response) -> None:
+        super().check(method, path.removeprefix("/bridge"), answer)
+
+
+def talking(scenario: Scenario) -> Simulator:
+    return Simulator(scenario, pace=0.05)
+
+
+def tools() -> Toolset:
+    made = Toolset()
+
+    @made.tool(timeout=60)
+    async def order(item: str) -> Parked:
+        """Order something."""
+        return Parked()
+
+    return made
+
+
+async def test_a_call_of_an_embedded_session_is_completed_through_a_mounted_app() -> None:
+    ask = Reply("One moment.", (Call("order", {"item": "lamp"}, "a/b"),))
+    scenario = Scenario("", "", (UserSays("A lamp."), ask, Wait(2), AwaitResults(), HangUp()))
+    async with (
+        asyncio.timeout(8),
+        Bridge(tools()) as bridge,
+        mounted(bridge) as port,
+        Simulator(scenario, pace=0.05) as sim,
+    ):
+        assert (await port.get("/readyz")).json() == {"ready": True, "reason": ""}
+        async with bridge.session(AssemblyAI(url=sim.url), api_key="k") as session:
+            (shown,) = (await port.get("/v1/sessions")).json()["sessions"]
+            assert shown.pop("seconds") > 0
+            assert shown == {
+                "id": session.id,
+                "provider_session_id": session.provider_session_id,
+                "dialect": "assemblyai",
+            }
+            parked = await until(session, ToolParked)
+            (call,) = (await port.get(f"/v1/sessions/{session.id}/calls")).json()["calls"]
+            assert (call["tool"], call["state"], call["key"]) == (
+                "order",
+                "waiting",
+                f"{session.id}.{parked.key.epoch}.a/b",
+            )
+            done = await port.post(result_of(call["key"]), {"status": "completed", "output": "it is on its way"})
+            assert done.status_code == 200
+            settled = await until(session, ToolSettled)
+            assert (settled.how, settled.outcome) == ("told", "ok")
+        assert (await port.get("/v1/sessions")).json() == {"sessions": []}
+        (call,) = (await port.get(f"/v1/sessions/{session.id}/calls")).json()["calls"]
+        assert (call["state"], call["outcome"]) == ("sent", "ok")
+
+
+async def test_a_bridge_that_is_drained_takes_no_sessions_and_ends_those_that_stay() -> None:
+    async with asyncio.timeout(8), Bridge() as bridge, mounted(bridge) as port, Simulator(pace=0.05) as sim:
+        agent = AssemblyAI(url=sim.url)
+        async with bridge.session(agent, api_key="k") as session:
+            assert (await port.post("/drain?seconds=0")).json() == {"left": 1}
+            assert [event async for event in session][-1:] != []
+        assert (await port.get("/readyz")).json() == {"ready": False, "reason": "draining"}
+        with pytest.raises(SessionClosed, match="draining"):
+            async with bridge.session(agent, api_key="k"):
+                pass
+        assert (await port.post("/drain?seconds=5")).json() == {"left": 0}
+
+
+async def test_a_drain_waits_for_sessions_that_end_by_themselves() -> None:
+    async with asyncio.timeout(8), Bridge() as bridge, Simulator(pace=0.05) as sim:
+        async with bridge.session(AssemblyAI(url=sim.url), api_key="k"):
+            draining = asyncio.create_task(bridge.drain(5))
+            while not bridge.ready:  # noqa: ASYNC110 - what is waited for is no event of ours
+                await asyncio.sleep(0)
+        assert await draining == 0
