@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CallsCancelled,
         Deliver,
         Malformed,
+        OutcomesOwed,
         ProviderEnded,
         ProviderFailed,
         ProviderMessage,
@@ -100,6 +101,7 @@ __all__ = [
     "LostSession",
     "Malformed",
     "OpenAISessions",
+    "OutcomesOwed",
     "Parked",
     "ProviderEnded",
     "ProviderError",
@@ -147,7 +149,7 @@ _PARTS = {  # which names each part brings
     ".core.conversation": "Conversation Step",
     ".core.dialect": "Agent Delivery Dialect Endpoint",
     ".core.events": (
-        "AgentAudio ApprovalWanted CallKey CallsCancelled Deliver Malformed ProviderEnded ProviderFailed "
+        "AgentAudio ApprovalWanted CallKey CallsCancelled Deliver Malformed OutcomesOwed ProviderEnded ProviderFailed "
         "ProviderMessage ReplyDone ReplyStarted SessionReady SetupAccepted SpeechStarted SpeechStopped Start ToolCall "
         "ToolCalled ToolResult ToolSpec Transcript"
     ),

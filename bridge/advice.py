@@ -88,7 +88,7 @@ def for_provider(tools: Toolset, profile: SchemaProfile) -> list[str]:
 
 
 def _of_tool_there(tool: Tool, profile: SchemaProfile) -> Iterator[str]:
-    name, longest = tool.spec.name, tool.timeout + tool.queue_timeout
+    name, longest = tool.spec.name, tool.longest
     window = profile.window(tool.spec.timeout or longest)
     if window is not None and window < longest:
         yield f"{name}: it may take {longest:g} s, its wait for a free slot included; the provider waits {window:g} s"

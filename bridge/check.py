@@ -1,5 +1,7 @@
 """Looks a sidecar over before it serves: each tool as each provider will see it, and who can be reached.
 
+The sessions that it is to attach to are not looked at, but their provider's key, address and idea of a tool are.
+
 Errors are what would keep it from serving, or its sessions from having tools; all else is a warning.
 """
 
@@ -9,12 +11,15 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 import orjson
 
 from .advice import PROVIDERS, for_models, for_provider
-from .core.dialect import SchemaProfile
+from .attach.plan import Plan
+from .attach.providers import left_out
+from .core.dialect import Dialect, SchemaProfile
 from .dialects.schemas import shape
 from .errors import ConfigError
 from .relay.settings import Limits, Route
@@ -56,14 +61,15 @@ async def check(
     routes: Sequence[Route],
     limits: Limits,
     sources: Sequence[Source] = (),
+    attach: Sequence[Plan] = (),
     *,
     providers: Sequence[str] = (),
     offline: bool = False,
 ) -> Report:
     """Look over what a sidecar is made of.
 
-    `providers` are names in `advice.PROVIDERS`; by default those of the routes. `offline` connects to nobody: then the
-    tools of `sources` are not known.
+    `providers` are names in `advice.PROVIDERS`; by default those of the routes and of `attach`. `offline` connects to
+    nobody: then the tools of `sources` are not known.
     """
     report = Report()
     if sources and offline:
@@ -72,11 +78,13 @@ async def check(
     tools = _united(tools, [] if offline else await _offers(sources, report), report)
     report.warnings += for_models(tools)
     configured = dict.fromkeys(route.upstream.dialect.name for route in routes)
-    for name in providers or configured:
-        _look(tools, PROVIDERS[name], report, in_use=name in configured)
-    targets = _targets(routes, tools, limits, report)
+    attached = {each.name: each for plan in attach if (each := _attached(plan, report)) is not None}
+    for name in providers or {**configured, **dict.fromkeys(attached)}:
+        fitting = tools if name not in attached else _fitting(attached[name], tools, report)
+        _look(fitting, PROVIDERS[name], report, in_use=name in configured)
+    doors = _doors(_targets(routes, tools, limits, report), attach)
     if not offline:
-        await _reach(targets, report)
+        await _reach(doors, report)
     return report
 
 
@@ -136,6 +144,23 @@ def _seen(tool: Tool, profile: SchemaProfile) -> Mapping[str, Any]:
     }
 
 
+def _attached(plan: Plan, report: Report) -> Dialect | None:
+    """Its dialect; None if nothing can be attached to."""
+    try:
+        plan.provider.key  # noqa: B018  # without one, nothing can begin
+        return plan.provider.agent("any").dialect
+    except ConfigError as error:
+        report.errors.append(f"attach: {error}")
+        return None
+
+
+def _fitting(dialect: Dialect, tools: Toolset, report: Report) -> Toolset:
+    """The tools that sessions which are attached to can have."""
+    left = left_out(dialect, tools)
+    report.warnings += [f"{dialect.name}: left out of its sessions: {reason}" for reason in left.values()]
+    return Toolset(tool for name, tool in tools.items() if name not in left)
+
+
 def _targets(routes: Sequence[Route], tools: Toolset, limits: Limits, report: Report) -> list[Target]:
     targets = []
     for route in routes:
@@ -149,9 +174,22 @@ def _targets(routes: Sequence[Route], tools: Toolset, limits: Limits, report: Re
 # ------------------------------------------------------------------------------------------------------------ upstreams
 
 
-async def _reach(targets: Iterable[Target], report: Report) -> None:
+_Doors = dict[tuple[str, int], ssl.SSLContext | None]
+"""Hosts and ports, and how they are secured."""
+
+
+def _doors(targets: Iterable[Target], attach: Iterable[Plan]) -> _Doors:
+    doors: _Doors = {(target.uri.host, target.uri.port): target.tls for target in targets}
+    for plan in attach:
+        url = urlsplit(plan.provider.agent("any").dialect.endpoint(plan.provider.url, "").url)
+        secure = url.scheme == "https"
+        door = url.hostname or "", url.port or (443 if secure else 80)
+        doors[door] = ssl.create_default_context() if secure else None
+    return doors
+
+
+async def _reach(doors: _Doors, report: Report) -> None:
     """Connect to each address, and hang up: no session is made."""
-    doors = {(target.uri.host, target.uri.port): target.tls for target in targets}
     async with anyio.create_task_group() as group:
         for (host, port), tls in doors.items():
             group.start_soon(_knock, host, port, tls, report)

@@ -112,7 +112,7 @@ class Bridge:
             watchers=watchers,
         )
         if journal is not None and self.runner.durable is not None:
-            self._orphans = Orphans(journal, self.runner.durable.owner)
+            self._orphans = Orphans(journal, self.runner.durable.owner, self.runner.post)
         writing = tuple(each for each in (self._recorder, self.runner.durable) if each is not None)
         self._observers: tuple[Observer, ...] = (*observers, *counting, *writing)
         if metrics is not None:
@@ -194,6 +194,7 @@ class Bridge:
 
     async def __aenter__(self) -> Self:
         await self._catalogue.__aenter__()
+        self.runner.begin()
         if self._recorder is not None:
             await self._recorder.__aenter__()
         return self
@@ -234,9 +235,9 @@ class Bridge:
         this one, each once, as far as the journal keeps them for good. They stand in the agent's prompt, so that it
         knows of them without being made to speak; one whose prompt cannot be added to is refused with `ConfigError`.
 
-        `resume`: the provider's session goes on here; `agent` and the tools are to be the same. What was begun there is
-        brought to an end, as by `recover`, and its results are sent: the process that had it must be gone. Raises
-        `ProviderError` if the provider does not go on with it.
+        `resume`: the provider's session goes on here, under the name that it has had; `agent` and the tools are to be
+        the same. What was begun in it is brought to an end, as by `recover`, and its results are sent: the processes
+        that had it must be gone. Raises `ProviderError` if the provider does not go on with it.
         """
         if self._closing:
             raise SessionClosed("no session now: draining")
@@ -282,13 +283,16 @@ class Bridge:
         return agent.informed(account(taken)) if taken else agent
 
     async def _inherited(self, resume: Resumable) -> Inherited:
-        calls = () if self._orphans is None else await self._orphans.left(resume.session, self.tools)
-        return Inherited(resume, calls)
+        if self._orphans is None or self._recorder is None:
+            return Inherited(resume)
+        past = await self._orphans.left(resume.session, self.tools)
+        self._recorder.goes_on(resume.session, past.turn)
+        return Inherited(resume, past)
 
     def _telling(self, inherited: Inherited | None) -> tuple[Observer, ...]:
         if self._orphans is None or inherited is None:
             return ()
-        return (Telling(self._orphans, inherited.calls),)
+        return (Telling(self._orphans, inherited.past),)
 
     def _changed(self, tools: Mapping[str, Tool]) -> None:
         self.runner.approvals.keep(tools)
@@ -309,11 +313,21 @@ async def connect(
     observers: tuple[Observer, ...] = (),
     approver: Approver | None = None,
     journal: Journal | None = None,
+    earlier: str = "",
+    resume: Resumable | None = None,
 ) -> AsyncIterator[Session]:
     """One session with an agent: a `Bridge` with a single session. See `Bridge.session`."""
     async with (
         Bridge(tools, sources=sources, observers=observers, approver=approver, journal=journal) as bridge,
-        bridge.session(agent, api_key=api_key, metadata=metadata, delivery=delivery, options=options) as session,
+        bridge.session(
+            agent,
+            api_key=api_key,
+            metadata=metadata,
+            delivery=delivery,
+            options=options,
+            earlier=earlier,
+            resume=resume,
+        ) as session,
     ):
         yield session
 

@@ -14,7 +14,7 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
@@ -93,7 +93,9 @@ async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[Serving]:
     files = _Files(2 * sidecar.limits.max_sessions + _OTHER_FILES)
     files.make_room()
     metrics, masks = Metrics(), _Masks()
-    async with _recording(sidecar.journal, worker, masks) as (journal, recorders):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_loop_tells(files.loop_failed))  # first, so that it hears of the end of all the rest
+        journal, recorders = await stack.enter_async_context(_recording(sidecar.journal, worker, masks))
         relay = Relay(
             sidecar.routes,
             sidecar.tools,
@@ -108,17 +110,17 @@ async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[Serving]:
             masks.watch(relay)
             relay.guards.switch(off=sidecar.settings.tools.off)
             metrics.add_source(relay_source(relay))
-            desk = Desk(relay)
+            desk, recovered = Desk(relay), asyncio.Event()
             for recorder in recorders:
                 metrics.watch_recorder(recorder)
             await relay.start(sidecar.listen)
-            others = _all_others if sidecar.journal is not None and sidecar.journal.single else None
+            alone = sidecar.journal is None or sidecar.journal.single
+            recovering = _recover(relay, recovered) if alone else _recover_again_and_again(relay, recovered)
             decided = relay.approvals.attached(_nobody) if sidecar.settings.admin.approvals else nullcontext()
-            recovered = asyncio.Event()
-            beside = _beside(metrics.watch_loop(), files.watch(), _recover(relay, others, recovered))
+            beside = _beside(metrics.watch_loop(), files.watch(), recovering)
             # What runs at a provider is served by one process, however many share the port.
-            attached = attaching(relay, sidecar.attach, metrics, recovered) if worker == 1 else nullcontext()
-            with beside, _loop_tells(files.loop_failed), decided, closing(desk):
+            attached = attaching(relay, sidecar.attach, metrics, recovered, journal) if worker == 1 else nullcontext()
+            with beside, decided, closing(desk):
                 async with attached:
                     yield Serving(relay, metrics, desk)
 
@@ -217,6 +219,8 @@ def _loop_tells(hears: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Non
 # -------------------------------------------------------------------------------------------------------- the journal
 
 _BETWEEN_PRUNINGS: Final = 3600.0
+_BETWEEN_RECOVERIES: Final = 60.0
+"""Twice the lease after which a process is taken for dead, by default."""
 
 
 @asynccontextmanager
@@ -241,16 +245,36 @@ def _all_others(owner: str) -> bool:
     return True
 
 
-async def _recover(relay: Relay, dead: Callable[[str], bool] | None, recovered: asyncio.Event) -> None:
-    """Bring to an end what processes that have died left in the journal; one line for each call."""
+async def _recover(relay: Relay, recovered: asyncio.Event) -> None:
+    """Bring to an end what the processes before this one have left in its file."""
     try:
-        left = await relay.recover(dead=dead)
+        await _recover_now(relay, _all_others)
     except JournalError as error:
         logger.error("the journal: what was left unfinished stays so; try 'journal recover': %s", error)
-        return
     finally:
         recovered.set()
-    for each in left:
+
+
+async def _recover_again_and_again(relay: Relay, recovered: asyncio.Event) -> None:
+    """The same where several share a journal: now, and whenever one of the others may have died since."""
+    while True:
+        try:
+            await _recover_now(relay)
+        except JournalError as error:
+            logger.error(
+                "the journal: what others have left unfinished is looked after again in %g s, or by 'journal recover': "
+                "%s",
+                _BETWEEN_RECOVERIES,
+                error,
+            )
+        finally:
+            recovered.set()
+        await asyncio.sleep(_BETWEEN_RECOVERIES)
+
+
+async def _recover_now(relay: Relay, dead: Callable[[str], bool] | None = None) -> None:
+    """One line for each call that was brought to an end. Raises `JournalError`."""
+    for each in await relay.recover(dead=dead):
         call, tool = each.claimed.call, each.claimed.tool
         told = (tool, call.call_id, call.session, each.found.value, each.outcome)
         logger.warning("left unfinished: tool %s, call %.64r of session %s, %s: %s", *told)
@@ -331,7 +355,7 @@ class _Files:
         fault = what.get("exception")
         if isinstance(fault, OSError) and fault.errno in _EXHAUSTED and "accept" in what["message"]:
             self._exhausted()
-        else:
+        elif not _is_belated(fault, what["message"]):
             loop.default_exception_handler(what)
 
     def _exhausted(self) -> None:
@@ -343,6 +367,11 @@ class _Files:
     @property
     def _remedy(self) -> str:
         return f"raise LimitNOFILE (ulimit -n) to {self._needed}, or lower max_sessions"
+
+
+def _is_belated(fault: object, message: str) -> bool:
+    """Did the standard loop, a second after it could not accept, listen again on a port that is closed by then?"""
+    return isinstance(fault, ValueError) and "_start_serving" in message
 
 
 def _covers(limit: int, needed: int) -> bool:

@@ -11,7 +11,7 @@ import httpx2
 
 from bridge.simulator import hcompany, herm, openai_sessions
 
-__all__ = ["PROVIDERS", "Rig", "hai"]
+__all__ = ["PROVIDERS", "Rig", "hai", "herm_rig"]
 
 _SCHEMA = {"type": "object", "properties": {"no": {"type": "string"}}}
 _NAMED = {"name": "book", "description": "Book a parcel."}
@@ -35,6 +35,10 @@ class Rig(Protocol):
 
     async def ask(self, session_id: str) -> None:
         """Say something to it, if it waits for that before it calls."""
+        ...
+
+    async def go_on(self, session_id: str) -> None:
+        """Say something to it after it has answered, so that it calls once more, if it has that to do."""
         ...
 
     async def answered(self, session_id: str) -> list[Any]:
@@ -70,6 +74,14 @@ class _Hai:
     async def ask(self, session_id: str) -> None:
         pass
 
+    async def go_on(self, session_id: str) -> None:
+        calls = self.sim.sessions[session_id].ledger.calls
+        many = len(calls)
+        await self.sim.reached("idle")
+        message = {"type": "user_message", "message": "And now?"}
+        await self.client.post(f"/api/v2/sessions/{session_id}/messages", json=message)
+        await self.sim.agenda.until(lambda: len(calls) > many)
+
     async def answered(self, session_id: str) -> list[Any]:
         calls = self.sim.sessions[session_id].ledger.calls
         await self.sim.agenda.until(lambda: bool(calls) and all(c.fate is hcompany.Fate.SETTLED for c in calls))
@@ -99,8 +111,16 @@ class _OpenAI:
     async def ask(self, session_id: str) -> None:
         pass
 
+    async def go_on(self, session_id: str) -> None:
+        part = {"type": "input_text", "text": "And now?"}
+        message = {"type": "message", "role": "user", "content": [part]}
+        events = [{"type": "agent.session.input.message", "input": [message]}]
+        turns = len(self.sim.ledger.turns)
+        await self.client.post(f"/v1/agents/sessions/{session_id}/events", json={"events": events})
+        await self.sim.until(lambda ledger: len(ledger.turns) > turns)
+
     async def answered(self, session_id: str) -> list[Any]:
-        ledger = await self.sim.turn_over()
+        ledger = await self.sim.turn_over(max(len(self.sim.ledger.turns), 1))
         return [call.result.output for call in ledger.calls if call.result is not None]
 
     async def end(self, session_id: str) -> None:
@@ -121,8 +141,8 @@ class _Herm:
     def api_key(self) -> str:
         return self.sim.api_key
 
-    async def begin(self) -> str:
-        tool = {"type": "custom", **_NAMED, "input_schema": _SCHEMA}
+    async def begin(self, policy: str = "always_allow") -> str:
+        tool = {"type": "custom", **_NAMED, "input_schema": _SCHEMA, "permissionPolicy": {"type": policy}}
         agent = await self.client.post("/v1/agents", json={"name": "a", "tools": [tool]})
         answer = await self.client.post(f"/v1/agents/{agent.json()['id']}/sessions", json={})
         return str(answer.json()["id"])
@@ -131,9 +151,12 @@ class _Herm:
         message = {"type": "user.message", "content": [{"type": "text", "text": "77?"}]}
         await self.client.post(f"/v1/sessions/{session_id}/events", json={"events": [message]})
 
+    async def go_on(self, session_id: str) -> None:
+        await self.ask(session_id)
+
     async def answered(self, session_id: str) -> list[Any]:
         ledger = self.sim.sessions[session_id].ledger
-        await self.sim.agenda.until(lambda: any(turn.ended for turn in ledger.turns))
+        await self.sim.agenda.until(lambda: bool(ledger.turns) and all(turn.ended for turn in ledger.turns))
         return [call.text for call in ledger.calls]
 
     async def end(self, session_id: str) -> None:
@@ -159,7 +182,7 @@ async def _openai() -> AsyncIterator[_OpenAI]:
 
 
 @asynccontextmanager
-async def _herm() -> AsyncIterator[_Herm]:
+async def herm_rig() -> AsyncIterator[_Herm]:
     async with herm.Simulator() as sim:
         headers = {"x-api-key": sim.api_key}
         async with httpx2.AsyncClient(base_url=sim.url, headers=headers, trust_env=False) as client:
@@ -169,5 +192,5 @@ async def _herm() -> AsyncIterator[_Herm]:
 PROVIDERS: dict[str, Callable[[], AbstractAsyncContextManager[Rig]]] = {
     "hcompany": hai,
     "openai-sessions": _openai,
-    "herm": _herm,
+    "herm": herm_rig,
 }

@@ -29,7 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The sidecar: a relay is the same conversation and runner behind raw sockets.
     "relay": {"errors", "core", "tools", "catalogue", "journal", "runner", "session"},
     "loading": {"errors", "tools"},
-    "attach": {"admin", "agents", "core", "dialects", "errors", "metrics", "relay", "session", "tools", "transports"},
+    "attach": {
+        *("admin", "agents", "core", "dialects", "errors", "journal", "metrics", "relay", "session"),
+        *("tools", "transports"),
+    },
     "settings": {"attach", "dialects", "errors", "journal", "tools"},
     "config": {"attach", "journal", "errors", "dialects", "tools", "loading", "settings", "relay"},
     "admin": {"core", "errors", "metrics", "relay", "runner", "tools"},
@@ -76,12 +79,13 @@ LIBRARIES: dict[str, set[str]] = {
     "testing": {"anyio", "orjson"},
     "pytest_plugin": {"pytest"},
     "message_loop": {"orjson", "pydantic"},
-    "simulator/messages_api": {"anyio", "orjson", "starlette", "uvicorn"},
+    "simulator/messages_api": {"anyio", "orjson", "starlette"},
     "simulator/hcompany": {"anyio", "httpx2", "orjson", "pydantic", "pydantic_core", "starlette"},
     "simulator/herm": {"anyio", "orjson", "pydantic", "pydantic_core", "starlette"},
-    "simulator/openai_sessions": {"anyio", "orjson", "pydantic", "pydantic_core", "starlette", "uvicorn"},
+    "simulator/openai_sessions": {"anyio", "orjson", "pydantic", "pydantic_core", "starlette"},
+    "simulator/listener": {"anyio", "starlette", "uvicorn"},
     "simulator/offline": set(),
-    "simulator/site": {"anyio", "orjson", "starlette", "uvicorn"},
+    "simulator/site": {"anyio", "orjson", "starlette"},
     "simulator": {"anyio", "orjson", "pydantic", "pydantic_core", "websockets"},
 }
 

@@ -7,33 +7,48 @@ import hashlib
 import hmac
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import httpx2
 import pytest
 
 from bridge import Bridge, Toolset
+from bridge.admin import app_of, listening
 from bridge.attach import Attached, End, Ending, Provider, expressible, known_dialect
+from bridge.attach.outcomes import Outcomes
 from bridge.attach.webhook import receiver
 from bridge.config import read
+from bridge.core.conversation import Step
 from bridge.core.dialect import Agent
+from bridge.core.events import SetupAccepted, ToolResult
 from bridge.dialects.hcompany import HCOMPANY
-from bridge.errors import AtCapacity, ConfigError, SessionClosed
+from bridge.dialects.herm import HERM
+from bridge.errors import AtCapacity, ConfigError, JournalError, SessionClosed
+from bridge.journal import CallId, Claimed, State
+from bridge.journal.memory import MemoryJournal
 from bridge.relay.server import Relay
 from bridge.reload import Reloader
-from bridge.serve import serving
+from bridge.runner.approvals import Resolution
+from bridge.serve import access_of, serving
+from bridge.simulator import openai_sessions
 from bridge.simulator.hcompany import Answer, Ask, Call, Fate
 from bridge.simulator.site import End as Cut
 from bridge.simulator.site import Fault
 
-from .attach_rig import PROVIDERS, Rig, hai
+from .attach_rig import PROVIDERS, Rig, hai, herm_rig
 
 pytestmark = pytest.mark.anyio
 
+WORDS = {"content": [{"type": "text", "text": "And now?"}]}
+MESSAGE = {"type": "user.message", **WORDS}
 NOBODY = "0b0c6a1e-0000-4000-8000-000000000000"
+THRICE = (Ask((Call("book"),)), Answer(), Ask((Call("book"),)), Answer(), Ask((Call("book"),)), Answer())
 TWICE = (Ask((Call("book"),)), Answer(), Ask((Call("book"),)), Answer())
 
 
@@ -197,6 +212,78 @@ async def test_a_provider_that_is_gone_for_too_long_is_lost() -> None:
         ending = await heard.of(session_id)
     assert ending.end is End.LOST
     assert ending.why
+
+
+# ------------------------------------------------------------------------------------------------ after a death
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_an_outcome_that_an_earlier_process_has_left_is_told_once(kept: bool) -> None:
+    journal = Settling()
+    async with asyncio.timeout(20), herm_rig() as rig, Bridge(Desk().tools, journal=journal) as bridge:
+        session_id = await rig.begin()
+        await rig.ask(session_id)
+        ledger = rig.sim.sessions[session_id].ledger
+        call = CallId(f"herm:{session_id}", 0, ledger.calls[0].id)
+        begun = {"type": "user.custom_tool_result", "tool_use_id": call.call_id, "status": "running", "is_error": False}
+        await rig.client.post(f"/v1/sessions/{session_id}/events", json={"events": [{**begun, **WORDS}]})
+        await journal.claim(call, "book", "{}", "the-dead/1/x")
+        running = CallId(call.session, 0, "another")  # which its process still works on
+        await journal.claim(running, "book", "{}", "the-living/1/x")
+        await journal.conclude(call, ToolResult(call.call_id, '"booked"'), "ok")
+        await journal.settle([call], State.ORPHANED)
+        journal.settled.clear()
+        if not kept:
+            (claimed,) = await journal.claims(session=call.session, states=(State.ORPHANED,))
+            journal.claims = partial(_claims, replace(claimed, result=None))  # type: ignore[method-assign]
+        provider = Provider(dialect="herm", url=rig.url, api_key=rig.api_key)
+        async with Attached(bridge, provider, journal=journal) as served:
+            served.add(session_id)
+            await journal.settled.wait()
+            await rig.client.post(f"/v1/sessions/{session_id}/events", json={"events": [MESSAGE]})
+            await rig.sim.agenda.until(lambda: len(ledger.turns) == 3)
+    told = [result for result in ledger.results if result.status != "running"]
+    assert [("booked" in result.text, result.status) for result in told] == [(kept, "completed" if kept else "failed")]
+    if kept:
+        assert {each.call for each in await journal.claims(states=(State.SENT,))} == {call}
+        assert [each.call for each in await journal.claims(states=(State.STARTED,))] == [running]
+
+
+class Settling(MemoryJournal):
+    """It tells when something has been settled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settled = asyncio.Event()
+
+    async def settle(self, calls: Sequence[CallId], state: Any) -> frozenset[CallId]:
+        try:
+            return await super().settle(calls, state)
+        finally:
+            self.settled.set()
+
+
+async def _claims(claimed: Claimed, **_: Any) -> tuple[Claimed, ...]:
+    return (claimed,)
+
+
+async def test_without_a_working_journal_a_session_is_served_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryJournal):
+        async def claims(self, **_: Any) -> NoReturn:
+            raise JournalError("the disk is full")
+
+        async def settle(self, *_: Any) -> NoReturn:
+            raise JournalError("the disk is full")
+
+    journal, call = Broken(), CallId("herm:s", 0, "c1")
+    session = SimpleNamespace(id="herm:s")
+    outcomes = Outcomes(journal, session, HERM)  # type: ignore[arg-type]  # it gets no further than to its name
+    await outcomes.tell(["c1"])
+    outcomes._told[call] = False
+    await outcomes.heard()
+    assert outcomes._told[call] is False
+    assert "what came of earlier calls is told later: the disk is full" in caplog.text
+    assert "that outcomes were told is written down later: the disk is full" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------------- limits, and the end
@@ -465,6 +552,106 @@ async def test_a_reload_adds_and_takes_away_sessions_and_whole_providers(
             await reload(relay)
             assert named(relay) == set()
             assert 'bridge_attaches_total{dialect="hcompany",outcome="left"} 3.0' in metrics.render().decode()
+
+
+class Accepted:
+    """An observer that waits until a provider has agreed to other tools."""
+
+    def __init__(self) -> None:
+        self._many = 0
+        self._news = asyncio.Event()
+
+    def __call__(self, session: object, step: Step) -> None:
+        self._many += sum(isinstance(event, SetupAccepted) for event in step.events)
+        self._news.set()
+
+    async def change(self, folder: Path, tools: str, reload: Reloader, relay: Relay) -> None:
+        """Have the sidecar read these tools, and wait until its session has them."""
+        before = self._many
+        (folder / "desk.py").write_text(tools)
+        await reload(relay)
+        while self._many == before:
+            self._news.clear()
+            await self._news.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_a_reload_changes_the_tools_of_the_sessions_that_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async with asyncio.timeout(20), hai(THRICE) if name == "hcompany" else PROVIDERS[name]() as rig:
+        monkeypatch.setenv("RIG_KEY", rig.api_key)
+        path = config(tmp_path, rig)
+        sidecar = read(path)
+        reload, accepted = Reloader(path, {}, sidecar), Accepted()
+        async with serving(sidecar) as (relay, *_):
+            relay.observe(accepted)
+            session_id = await rig.begin()
+            config(tmp_path, rig, session_id)
+            await reload(relay)
+            await rig.ask(session_id)
+            assert "booked" in str((await rig.answered(session_id))[-1])
+
+            changed = TOOLS.replace('"booked"', '"changed"').replace("Book a parcel", "Change a parcel")
+            await accepted.change(tmp_path, changed, reload, relay)
+            await rig.go_on(session_id)
+            assert "changed" in str((await rig.answered(session_id))[-1])
+            if isinstance(rig.sim, openai_sessions.Simulator):  # the only one that can be told
+                (tool,) = (await rig.client.get(f"/v1/agents/sessions/{session_id}")).json()["agent"]["tools"]
+                assert tool["description"] == "Change a parcel."
+
+            await accepted.change(tmp_path, TOOLS.replace("def book", "def send"), reload, relay)
+            await rig.go_on(session_id)
+            answer = str((await rig.answered(session_id))[-1])
+            told = isinstance(rig.sim, openai_sessions.Simulator)
+            assert ("booked" if told else "book is not available now") in answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+async def test_what_the_provider_asks_about_waits_for_a_decision_over_the_admin_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    monkeypatch.setenv("RIG_ADMIN", "t0ken")
+    async with asyncio.timeout(20), herm_rig() as rig:
+        monkeypatch.setenv("RIG_KEY", rig.api_key)
+        session_id = await rig.begin("always_ask")
+        path = config(tmp_path, rig, session_id, more="[admin]\napprovals = true\ntoken_env = 'RIG_ADMIN'\n")
+        sidecar = read(path)
+        async with serving(sidecar) as (relay, metrics, desk), AsyncExitStack() as stack:
+            app = app_of(desk, metrics, access_of(sidecar.settings.admin))
+            port = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
+            headers = {"authorization": "Bearer t0ken"}
+            base = f"http://127.0.0.1:{port}/v1/approvals"
+            client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, trust_env=False))
+            asked = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            stack.enter_context(relay.approvals.attached(lambda _: loop.call_soon_threadsafe(asked.set)))
+            await rig.ask(session_id)
+            await asked.wait()
+            (waiting,) = (await client.get(base)).json()["approvals"]
+            assert (waiting["tool"], waiting["session"]) == ("book", f"herm:{session_id}")
+            taken = await client.post(f"{base}/{waiting['id']}", json={"decision": decision, "by": "Ann"})
+            assert taken.status_code == 200
+            answers = await rig.answered(session_id)
+            assert (await client.get(base)).json()["approvals"] == []
+    assert ("booked" in str(answers)) is (decision == "approve")
+
+
+@pytest.mark.slow
+async def test_what_the_provider_asks_about_is_denied_where_nobody_could_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(20), herm_rig() as rig:
+        monkeypatch.setenv("RIG_KEY", rig.api_key)
+        session_id = await rig.begin("always_ask")
+        async with serving(read(config(tmp_path, rig, session_id))) as (relay, *_):
+            await rig.ask(session_id)
+            answers = await rig.answered(session_id)
+            assert relay.approvals.resolved == {Resolution.UNATTENDED: 1}
+    assert answers == [""]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -12,13 +13,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
 from bridge.cli import cli
 from bridge.simulator.hcompany import Answer, Ask, Call, Fate
+from bridge.simulator.site import End as Cut
+from bridge.simulator.site import Fault
 
-from .attach_rig import hai
+from .attach_rig import hai, herm_rig
 
 ROOT = Path(__file__).parent.parent
 NOBODY = "0b0c6a1e-0000-4000-8000-000000000000"
@@ -78,8 +82,8 @@ async def attach(folder: Path, url: str, *options: str, key: str = "hk-offline")
 
 
 @asynccontextmanager
-async def started(folder: Path, *words: str, key: str = "hk-offline") -> AsyncIterator[Attach]:
-    environment = {**os.environ, "HAI_API_KEY": key, "HAI_WEBHOOK_SECRET": "s3cret", "PYTHONPATH": str(ROOT)}
+async def started(folder: Path, *words: str, key: str = "hk-offline", **more: str) -> AsyncIterator[Attach]:
+    environment = {**os.environ, "HAI_API_KEY": key, "HAI_WEBHOOK_SECRET": "s3cret", "PYTHONPATH": str(ROOT), **more}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bridge", *words, cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
@@ -129,6 +133,29 @@ async def test_a_bad_id_is_said_at_once_and_the_others_go_on(tmp_path: Path) -> 
     assert f"{good}: ended" in out
     assert errors.endswith("Error: 1 session did not come to an end here\n")
     assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_what_the_provider_asks_about_is_decided_over_the_admin_port(tmp_path: Path) -> None:
+    (tmp_path / "gate").touch()
+    (tmp_path / "desk.py").write_text(TOOLS)
+    async with herm_rig() as rig:
+        session_id = await rig.begin("always_ask")
+        words = ("attach", "--dialect", "herm", "--url", rig.url, "--tools", "desk.py", "--session", session_id)
+        more = {"HERM_API_KEY": rig.api_key, "BRIDGE_ADMIN_TOKEN": "t0ken"}
+        async with started(tmp_path, *words, "--admin-port", "0", **more) as command:
+            base = (await command.line(r"taken at (http://\S+)"))[1]
+            headers = {"authorization": "Bearer t0ken"}
+            async with httpx2.AsyncClient(headers=headers, trust_env=False) as client:
+                async with client.stream("GET", f"{base}/approvals/stream", timeout=20) as stream:
+                    await rig.ask(session_id)
+                    lines = stream.aiter_lines()
+                    asked = json.loads((await anext(each async for each in lines if '"tool"' in each))[6:])
+                decided = await client.post(f"{base}/approvals/{asked['id']}", json={"decision": "approve"})
+                assert decided.status_code == 200
+            assert "booked" in str(await rig.answered(session_id))
+    assert effects(tmp_path) == 1
 
 
 @pytest.mark.slow
@@ -200,6 +227,49 @@ async def test_what_was_killed_in_a_tool_is_not_run_again(tmp_path: Path) -> Non
     assert "may or may not have happened" in str(result.value)
 
 
+LOOKED = "async def looked(arguments, ticket):\n    return 'it was booked'\n\n\n"
+PARKED = TOOLS.replace("timeout=60", "timeout=60, answer_within=0.2")
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("tools", "ends", "told"),
+    [
+        (PARKED, False, "may or may not have happened"),
+        (PARKED.replace("@tools.tool(", f"{LOOKED}@tools.tool(check_outcome=looked, "), False, "it was booked"),
+        (PARKED, True, "booked"),
+    ],
+    ids=["unknown", "looked up", "known"],
+)
+async def test_the_outcome_of_a_call_that_goes_on_is_told_after_its_process_was_killed(
+    tmp_path: Path, tools: str, ends: bool, told: str
+) -> None:
+    (tmp_path / "desk.py").write_text(tools)
+    async with herm_rig() as rig:
+        session_id = await rig.begin()
+        words = ("attach", "--dialect", "herm", "--url", rig.url, "--tools", "desk.py", "--session", session_id)
+        options = (*words, "--journal", "calls.db")
+        ledger = rig.sim.sessions[session_id].ledger
+        async with started(tmp_path, *options, HERM_API_KEY=rig.api_key) as command:
+            await command.line("Serving 1 tool")
+            await rig.ask(session_id)
+            await rig.sim.agenda.until(lambda: any(turn.ended for turn in ledger.turns))
+            if ends:  # its outcome is durable, and cannot be told
+                rig.sim.faults.append(Fault(operation="send", end=Cut.REFUSED, times=500))
+                (tmp_path / "gate").touch()
+                await rig.sim.agenda.until(lambda: any(each.status == 503 for each in rig.sim.exchanges))
+            command.process.kill()
+            await command.ended()
+        rig.sim.faults.clear()
+        (tmp_path / "gate").touch()
+        async with started(tmp_path, *options, HERM_API_KEY=rig.api_key):
+            await rig.sim.agenda.until(lambda: len(ledger.turns) == 2 and bool(ledger.turns[1].ended))
+    kickoff, outcome = ledger.results
+    assert (kickoff.status, told in outcome.text) == ("running", True)
+    assert effects(tmp_path) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_the_providers_notification_names_a_session(tmp_path: Path) -> None:
@@ -255,6 +325,7 @@ async def test_a_sidecar_that_was_killed_in_a_tool_asks_what_came_of_it_and_tell
         (("--dialect", "hcompany", "--session", "x", "--url", "ftp://x"), "must begin with https://"),
         (("--dialect", "herm", "--session", "x"), "set the environment variable HERM_API_KEY"),
         (("--dialect", "hcompany", "--webhook-port", "0"), "HAI_WEBHOOK_SECRET must hold the secret"),
+        (("--dialect", "hcompany", "--session", "x", "--admin-port", "0"), "BRIDGE_ADMIN_TOKEN must hold the token"),
         (("--dialect", "openai-sessions", "--url", "http://x", "--webhook-port", "0"), "sends no notifications"),
         (("--dialect", "hcompany", "--session", "x", "--journal", "/no/such/folder/calls.db"), "/no/such/folder"),
     ],
@@ -262,7 +333,7 @@ async def test_a_sidecar_that_was_killed_in_a_tool_asks_what_came_of_it_and_tell
 def test_what_cannot_be_used_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
 ) -> None:
-    for variable in ("HERM_API_KEY", "HAI_WEBHOOK_SECRET"):
+    for variable in ("HERM_API_KEY", "HAI_WEBHOOK_SECRET", "BRIDGE_ADMIN_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HAI_API_KEY", "k")
     file = tmp_path / "desk.py"

@@ -139,7 +139,7 @@ async def test_a_source_that_fails_by_itself_is_reported(caplog: pytest.LogCaptu
     async with Catalogue({}, [Failing("failing")]) as catalogue:
         catalogue._open[0].task.add_done_callback(lambda task: reported.set())
         fails.set()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await reported.wait()
         assert "failing has failed (ExceptionGroup), and its tools with it" in caplog.text
     assert "secret" not in caplog.text
@@ -160,7 +160,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:
     starting = asyncio.create_task(Catalogue({}, [Slow("slow")]).__aenter__())
     await opening.wait()
     starting.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await closed.wait()
 
 

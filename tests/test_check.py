@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 
 from bridge import check as checking
 from bridge.advice import PROVIDERS, advice
+from bridge.attach.plan import Plan
+from bridge.attach.providers import Provider
 from bridge.check import Report, check
 from bridge.cli.check import check_command
 from bridge.dialects import DIALECTS
@@ -109,6 +111,81 @@ async def test_what_the_configured_provider_cannot_express_is_an_error() -> None
     tools = Toolset()
     tools.tool(lambda: 1, name="quiet", description="x", reply=False)
     assert "tool quiet: reply=False cannot be had" in (await offline(tools)).errors[0]
+
+
+# ------------------------------------------------------------------------------------- sessions that run already
+
+
+def plan(dialect: str, url: str = "http://127.0.0.1:1", key: str | None = "k") -> Plan:
+    return Plan(provider=Provider(dialect=dialect, url=url, api_key=key))
+
+
+async def test_tools_are_seen_as_the_providers_will_whose_sessions_are_attached_to() -> None:
+    tools = sound()
+    tools.tool(lambda: 1, name="hang_up", description="x", effect="terminal")
+    attach = [plan("herm"), plan("openai-sessions"), plan("hcompany"), plan("herm", "http://127.0.0.1:2")]
+    report = await check(tools, [route()], Limits(), attach=attach, offline=True)
+    seen = {view.provider: [tool["name"] for tool in view.tools] for view in report.views}
+    assert seen == {
+        "assemblyai": ["now", "hang_up"],
+        "herm": ["now"],
+        "openai_sessions": ["now"],
+        "hcompany": ["now"],
+    }
+    assert report.errors == []
+    assert [line.partition(", since")[0] for line in report.warnings] == [
+        f"{name}: left out of its sessions: tool hang_up: cannot start after its reply"
+        for name in ("herm", "openai_sessions", "hcompany")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"timeout": 290}, []),
+        (
+            {"timeout": 299},
+            ["herm: find: it may take 304 s, its wait for a free slot included; the provider waits 300 s"],
+        ),
+        ({"timeout": 3600, "answer_within": 20}, []),
+        (
+            {"timeout": 3600, "answer_within": 301},
+            ["herm: find: it may take 301 s, its wait for a free slot included; the provider waits 300 s"],
+        ),
+        (
+            {"approval": "always_ask", "approval_timeout": 300},
+            ["herm: find: it may take 315 s, its wait for a free slot included; the provider waits 300 s"],
+        ),
+    ],
+)
+async def test_a_call_that_herm_does_not_wait_for_is_warned_about(options: dict[str, Any], warned: list[str]) -> None:
+    tools = Toolset()
+    tools.tool(lambda: 1, name="find", description="x", **options)
+    report = await check(tools, [], Limits(), attach=[plan("herm")], offline=True)
+    assert report.warnings == warned
+
+
+async def test_without_a_key_nothing_can_be_attached_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HERM_API_KEY", raising=False)
+    report = await check(sound(), [route()], Limits(), attach=[plan("herm", url="", key=None)], offline=True)
+    assert report.errors == ["attach: no API key for herm: set the environment variable HERM_API_KEY"]
+    assert [view.provider for view in report.views] == ["assemblyai"]
+
+
+async def test_a_provider_that_cannot_be_reached_is_a_warning() -> None:
+    report = await check(sound(), [], Limits(), attach=[plan("hcompany"), plan("herm", "https://127.0.0.1")])
+    assert sorted(line.partition(": cannot")[0] for line in report.warnings) == [
+        "127.0.0.1, port 1",
+        "127.0.0.1, port 443",
+    ]
+
+
+def test_the_command_looks_at_what_is_attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERM_API_KEY", "k")
+    path = tmp_path / "bridge.toml"
+    path.write_text("[[attach]]\ndialect = 'herm'\nsessions = ['s']\n")
+    result = CliRunner().invoke(check_command, [str(path), "--offline", "--json"])
+    assert list(json.loads(result.stdout)["providers"]) == ["assemblyai", "herm"]
 
 
 def test_definitions_that_are_long_to_read_are_warned_about() -> None:
@@ -219,7 +296,7 @@ async def reached(url: str, **options: Any) -> list[str]:
 
 
 async def test_an_upstream_is_connected_to_once_and_hears_nothing() -> None:
-    async with asyncio.timeout(5), greeting_all() as (address, heard):
+    async with asyncio.timeout(20), greeting_all() as (address, heard):
         assert await reached(f"ws://{address}/v1") == []
         assert [await heard.get(), await heard.get()] == ["came", "left in silence"]
         assert heard.empty()

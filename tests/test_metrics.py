@@ -189,7 +189,7 @@ async def run(metrics: Metrics, made: Toolset, *calls: ToolCall) -> None:
         key = CallKey(number, call.call_id)
         context = CallContext(session_id="s", key=key, tool=call.name)
         session.start(key, call, made.get(call.name), made, context, done.put_nowait)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for _ in calls:
             metrics.finished(await done.get())
     await session.aclose(1)

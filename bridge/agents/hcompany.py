@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bridge.core.dialect import Dialect, Message
 from bridge.dialects.hcompany import HCOMPANY
 from bridge.errors import ConfigError
 
-from .settings import Extra, HttpUrl, Settings, merged
+from .settings import HttpSettings, HttpUrl, merged
 
 __all__ = ["HCompany"]
 
 
-class HCompany(Settings):
+class HCompany(HttpSettings):
     """A session with an H Company agent, created by these settings, or attached to by `session_id`.
 
     Our tools become the agent's custom tools; they replace those that an agent of the catalogue has. A session that is
@@ -27,8 +27,6 @@ class HCompany(Settings):
 
     api_key_env: ClassVar[str] = "HAI_API_KEY"
 
-    session_id: str | None = None
-    """Attach to this session and serve the custom tools it has; nothing else may then be set."""
     agent: str | dict[str, Any] | None = None
     """Name of an agent of the catalogue, `h/...`, or a description of one. Needed to create a session."""
     messages: str | list[dict[str, Any]] | None = None
@@ -45,29 +43,10 @@ class HCompany(Settings):
     """IANA name, such as `Europe/Paris`; the provider's default is UTC."""
     url: HttpUrl = Field(default="", repr=False)
     """Where to connect instead of the provider's own address in the EU: `https://...`, without `/api/v2`."""
-    extra: Extra = Field(default_factory=dict, repr=False)
-    """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
-
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        given = sorted(self.model_fields_set - {"session_id", "url"})
-        if self.session_id is not None and given:
-            raise ConfigError(f"HCompany: session_id names a session that exists; leave out {', '.join(given)}")
-        return self
 
     @property
     def dialect(self) -> Dialect:
         return HCOMPANY
-
-    @property
-    def input_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
-
-    @property
-    def output_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
 
     def setup(self) -> Message:
         """The body that creates the session, or the session to attach to, without our tools.

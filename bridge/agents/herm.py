@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bridge.core.dialect import Dialect, Message
 from bridge.core.events import ToolSpec
 from bridge.dialects.herm import HermDialect, Payloads
 from bridge.errors import ConfigError
 
-from .settings import Extra, HttpUrl, Settings, merged
+from .settings import HttpSettings, HttpUrl, merged
 
 __all__ = ["Herm"]
 
 
-class Herm(Settings):
+class Herm(HttpSettings):
     """A Herm session, created under an agent by these settings, or attached to by `session_id`.
 
     Tools cannot be added to a session: its agent has declared them before (see `declaration`), and of those we serve
@@ -27,9 +27,8 @@ class Herm(Settings):
     """
 
     api_key_env: ClassVar[str] = "HERM_API_KEY"
+    beside_session_id: ClassVar[frozenset[str]] = frozenset({"session_id", "url", "names"})
 
-    session_id: str | None = None
-    """Attach to this session; of the settings that follow only `names` and `url` may then be set."""
     agent_id: str | None = None
     """The agent to create a session under. Needed for that; its present version stays that of the session."""
     user_id: str | None = None
@@ -42,29 +41,10 @@ class Herm(Settings):
     """Names on the wire that the provider's documentation does not give; change what turns out to be wrong."""
     url: HttpUrl = Field(default="", repr=False)
     """Where to connect instead of the provider's own address: `https://...`, without `/v1`."""
-    extra: Extra = Field(default_factory=dict, repr=False)
-    """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
-
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        given = sorted(self.model_fields_set - {"session_id", "url", "names"})
-        if self.session_id is not None and given:
-            raise ConfigError(f"Herm: session_id names a session that exists; leave out {', '.join(given)}")
-        return self
 
     @property
     def dialect(self) -> Dialect:
         return HermDialect(self.names)
-
-    @property
-    def input_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
-
-    @property
-    def output_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
 
     def setup(self) -> Message:
         """The body that creates the session, or the session to attach to.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bridge.core.dialect import Dialect, Message
 from bridge.dialects.openai_sessions import OPENAI_SESSIONS
 from bridge.errors import ConfigError
 
-from .settings import Extra, HttpUrl, Settings, merged
+from .settings import HttpSettings, HttpUrl, merged
 
 __all__ = ["OpenAISessions", "OpenAISessionsChanges"]
 
@@ -25,7 +25,7 @@ class OpenAISessionsChanges(TypedDict, total=False):
     extra: dict[str, Any]
 
 
-class OpenAISessions(Settings):
+class OpenAISessions(HttpSettings):
     """An OpenAI agent session (beta), created by these settings, or attached to by `session_id`.
 
     Every setting may be left out; the provider then uses its own default. Raises `ConfigError` for an unknown name, a
@@ -36,8 +36,6 @@ class OpenAISessions(Settings):
 
     api_key_env: ClassVar[str] = "OPENAI_API_KEY"
 
-    session_id: str | None = None
-    """Attach to this session and serve the functions it has; nothing else may then be set."""
     model: str | None = None
     """Name of the model; needed without `agent_id`. May change while the session runs."""
     instructions: str | None = None
@@ -56,31 +54,10 @@ class OpenAISessions(Settings):
     """Up to 16 pairs of your own; keys up to 64, values up to 512 characters. May change while the session runs."""
     url: HttpUrl = Field(default="", repr=False)
     """Where to connect instead of the provider's own address: `https://...`, for another region or a test."""
-    extra: Extra = Field(default_factory=dict, repr=False)
-    """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
-
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        if self.session_id is None:
-            return self
-        given = sorted(self.model_fields_set - {"session_id", "url"})
-        if given:
-            raise ConfigError(f"OpenAISessions: session_id names a session that exists; leave out {', '.join(given)}")
-        return self
 
     @property
     def dialect(self) -> Dialect:
         return OPENAI_SESSIONS
-
-    @property
-    def input_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
-
-    @property
-    def output_rate(self) -> tuple[int, int]:
-        """There is no audio; a rate there must be."""
-        return (2, 24_000)
 
     def setup(self) -> Message:
         """The body that creates the session, or the session to attach to, without tools.

@@ -11,15 +11,23 @@ import difflib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from bridge.errors import ConfigError
 
-__all__ = ["Documented", "Extra", "HttpUrl", "Settings", "between", "merged", "one_of", "some_of"]
+__all__ = ["Documented", "Extra", "HttpSettings", "HttpUrl", "Settings", "between", "merged", "one_of", "some_of"]
 
 
 # --------------------------------------------------------------------------------------------------- kinds of values
@@ -117,6 +125,36 @@ def _fault(settings: type[Settings], name: str, fault: ErrorDetails) -> str:
     found = fault["input"]
     shown = f" {found!r:.60}" if known[name].repr else ""
     return f"{where}: {rule}; found {type(found).__name__}{shown}"
+
+
+class HttpSettings(Settings):
+    """Base of the settings of a session over HTTP: one that they create, or one that exists, named by `session_id`."""
+
+    beside_session_id: ClassVar[frozenset[str]] = frozenset({"session_id", "url"})
+    """What may be set where a session is named that exists."""
+
+    session_id: str | None = None
+    """Attach to this session, and serve its tools that have the names of ours; what creates one is then left out."""
+    extra: Extra = Field(default_factory=dict, repr=False)
+    """Further fields of the body that creates the session, merged into it; where both say something, `extra` wins."""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        given = sorted(self.model_fields_set - self.beside_session_id)
+        if self.session_id is not None and given:
+            name = type(self).__name__
+            raise ConfigError(f"{name}: session_id names a session that exists; leave out {', '.join(given)}")
+        return self
+
+    @property
+    def input_rate(self) -> tuple[int, int]:
+        """There is no audio; a rate there must be."""
+        return (2, 24_000)
+
+    @property
+    def output_rate(self) -> tuple[int, int]:
+        """There is no audio; a rate there must be."""
+        return (2, 24_000)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from ..core.dialect import Agent
+from ..core.events import OutcomesOwed, ReplyStarted
 from ..errors import (
     AtCapacity,
     AuthenticationFailed,
@@ -30,10 +31,13 @@ from ..errors import (
     SessionClosed,
     TransportError,
 )
+from ..journal import Journal
 from ..session.options import SessionOptions
 from ..session.running import ToolSettled, ToolStarted
 from ..session.session import Session
 from ..transports.patience import Patience
+from .line import line_of
+from .outcomes import Outcomes
 from .providers import Provider
 
 __all__ = ["Attached", "AttachedSnapshot", "End", "Ending", "House"]
@@ -150,7 +154,8 @@ class Attached:
 
     At most `max_sessions` are served at once, further ones wait. Whoever is told to stop leaves a session once it owes
     nothing any more, after `owed_timeout` seconds at the latest. A provider that is gone for `give_up` seconds counts
-    as lost.
+    as lost. With the `journal` of the house, outcomes are told that processes which have died have left untold; and of
+    several processes that share it, each with a name as `owner`, one serves a session, and the others wait behind it.
     """
 
     def __init__(
@@ -158,6 +163,8 @@ class Attached:
         house: House,
         provider: Provider,
         *,
+        journal: Journal | None = None,
+        owner: str = "",
         told: Callable[[Ending], None] = logged,
         max_sessions: int = 1000,
         owed_timeout: float = 10.0,
@@ -167,6 +174,8 @@ class Attached:
         self.endings: Counter[End] = Counter()
         """How attachments ended, since the start."""
         self._house = house
+        self._journal = journal
+        self._line = line_of(journal, owner)
         self._told = told
         self._max_sessions = max_sessions
         self._owed_timeout = owed_timeout
@@ -187,6 +196,8 @@ class Attached:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.drain(0)
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # what is being written down
 
     # ------------------------------------------------------------------------------------------- which
 
@@ -274,11 +285,16 @@ class Attached:
         return Ending(one.session_id, end, why)
 
     async def _to_its_end(self, one: _One) -> tuple[End, str]:
-        async with self._places, AsyncExitStack() as stack:
+        async with self._places, self._turn(one.session_id), AsyncExitStack() as stack:
             async with self._openings:
                 one.session = await stack.enter_async_context(self._session(one.session_id))
+            outcomes = self._outcomes(one.session)
             async for event in one.session:
                 match event:
+                    case OutcomesOwed(call_ids) if outcomes is not None:
+                        self._start(outcomes.tell(call_ids))
+                    case ReplyStarted() if outcomes is not None:
+                        self._start(outcomes.heard())
                     case ToolStarted():
                         one.owed += 1
                         one.settled.clear()
@@ -297,6 +313,16 @@ class Attached:
             metadata={"provider_session_id": session_id},
             options=self._options,
         )
+
+    def _turn(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """Ours to serve this session, by its name in the journal."""
+        name = f"{self.provider.agent('any').dialect.name}:{session_id}"
+        return nullcontext() if self._line is None else self._line.turn(name)
+
+    def _outcomes(self, session: Session) -> Outcomes | None:
+        if self._journal is None:
+            return None
+        return Outcomes(self._journal, session, self.provider.agent("any").dialect)
 
     async def _leave(self, one: _One, session: Session) -> None:
         with suppress(TimeoutError):

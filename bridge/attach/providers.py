@@ -17,7 +17,7 @@ from ..core.dialect import Agent, Dialect, refuse_inexpressible
 from ..errors import ConfigError
 from ..tools.tool import Tool
 
-__all__ = ["ATTACHABLE", "Provider", "expressible", "known_dialect"]
+__all__ = ["ATTACHABLE", "Provider", "expressible", "known_dialect", "left_out"]
 
 logger = logging.getLogger("bridge.attach")
 
@@ -67,12 +67,18 @@ def expressible(dialect: Dialect, tools: Mapping[str, Tool]) -> dict[str, Tool]:
 
     A process may have tools for other providers, too, such as one that hangs up.
     """
-    kept: dict[str, Tool] = {}
+    left = left_out(dialect, tools)
+    for reason in left.values():
+        logger.warning("left out of the sessions of %s: %s", dialect.name, reason)
+    return {name: tool for name, tool in tools.items() if name not in left}
+
+
+def left_out(dialect: Dialect, tools: Mapping[str, Tool]) -> dict[str, str]:
+    """The tools that its sessions cannot have, by name, each with the reason."""
+    reasons: dict[str, str] = {}
     for name, tool in tools.items():
         try:
             refuse_inexpressible(dialect, (tool.spec,))
         except ConfigError as error:
-            logger.warning("left out of the sessions of %s: %s", dialect.name, error)
-        else:
-            kept[name] = tool
-    return kept
+            reasons[name] = str(error)
+    return reasons

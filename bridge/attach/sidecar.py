@@ -17,13 +17,14 @@ from typing import Any, Self
 
 from ..core.dialect import Agent, Dialect
 from ..errors import BridgeError, ConfigError
+from ..journal import Journal
 from ..metrics import Metrics, Reading
 from ..relay.figures import SessionSnapshot
 from ..relay.server import Relay
 from ..session.options import SessionOptions
 from ..session.session import Session
 from ..tools.tool import Tool
-from .attached import Attached, AttachedSnapshot, End, House
+from .attached import Attached, AttachedSnapshot, End
 from .plan import Plan
 from .providers import expressible
 from .webhook import taking
@@ -36,8 +37,8 @@ logger = logging.getLogger("bridge.attach")
 class RelayHouse:
     """Has sessions live beside those of a relay, with its tools, its runner and its observers.
 
-    A session keeps the tools that it began with; what these do runs where those of the relay's sessions run. None
-    begins before `recovered` is set: until then earlier processes may have left calls of it unfinished.
+    What their tools do runs where those of the relay's sessions run, and waits there to be approved. No session begins
+    before `recovered` is set: until then earlier processes may have left calls of it unfinished.
     """
 
     def __init__(self, relay: Relay, recovered: asyncio.Event) -> None:
@@ -46,6 +47,13 @@ class RelayHouse:
         self._tools: Mapping[str, Tool] = {}
         self._fitting: dict[str, dict[str, Tool]] = {}
         """By dialect: those of `_tools` that its sessions can have."""
+        self._open: dict[Session, Dialect] = {}
+
+    @property
+    def owner(self) -> str:
+        """What the journal calls this process; empty without one."""
+        durable = self._relay.runner.durable
+        return "" if durable is None else durable.owner
 
     @asynccontextmanager
     async def session(
@@ -58,17 +66,30 @@ class RelayHouse:
     ) -> AsyncIterator[Session]:
         """As `Bridge.session`."""
         await self._recovered.wait()
+        began_with = self._relay.tools
         session = Session(
             agent,
             self._tools_for(agent.dialect),
-            self._relay.calls(),  # type: ignore[arg-type]  # it only starts, discards and closes, which both can
-            observers=self._relay.observers,  # type: ignore[arg-type]  # they ask for no more than any session has
+            self._relay.calls(),
+            observers=self._relay.observers,
             metadata=metadata or {},
             delivery=None,
             options=options or SessionOptions(),
+            approvals=self._relay,
         )
         async with session.open(api_key or ""):
-            yield session
+            self._open[session] = agent.dialect
+            try:
+                if self._relay.tools is not began_with:  # they have changed meanwhile
+                    session.offer(self._tools_for(agent.dialect))
+                yield session
+            finally:
+                del self._open[session]
+
+    def offer(self) -> None:
+        """The relay's tools have changed: those of the sessions that go on do, too."""
+        for session, dialect in self._open.items():
+            session.offer(self._tools_for(dialect))
 
     def _tools_for(self, dialect: Dialect) -> dict[str, Tool]:
         if self._relay.tools is not self._tools:
@@ -80,10 +101,17 @@ class RelayHouse:
 
 @asynccontextmanager
 async def attaching(
-    relay: Relay, plans: Sequence[Plan], metrics: Metrics, recovered: asyncio.Event
+    relay: Relay,
+    plans: Sequence[Plan],
+    metrics: Metrics,
+    recovered: asyncio.Event,
+    journal: Journal | None = None,
 ) -> AsyncIterator[Attachments]:
-    """Serve what the plans name beside the relay's sessions, while the block runs. Raises `ConfigError`."""
-    async with Attachments(RelayHouse(relay, recovered)) as attachments:
+    """Serve what the plans name beside the relay's sessions, while the block runs. Raises `ConfigError`.
+
+    The `journal` is the relay's.
+    """
+    async with Attachments(RelayHouse(relay, recovered), journal) as attachments:
         metrics.add_source(attachments.read)
         relay.beside = attachments
         await attachments.replace(plans)
@@ -93,8 +121,9 @@ async def attaching(
 class Attachments:
     """See the module. `replace` tells what is to be served; it may be called again at any time."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: RelayHouse, journal: Journal | None) -> None:
         self._house = house
+        self._journal = journal
         self._parts: dict[Plan, _Part] = {}
         """By their plans without the sessions that those name: where only these change, nothing is begun anew."""
         self._past: Counter[tuple[str, End]] = Counter()
@@ -113,7 +142,7 @@ class Attachments:
         Raises `ConfigError`, and nothing has changed, if a webhook cannot be listened to.
         """
         wanted = {replace(plan, sessions=()): plan.sessions for plan in plans}
-        fresh = {place: _Part(self._house, place) for place in wanted if place not in self._parts}
+        fresh = {place: _Part(self._house, place, self._journal) for place in wanted if place not in self._parts}
         try:
             for part in fresh.values():
                 await part.start()
@@ -133,6 +162,10 @@ class Attachments:
         """As the relay shows its own."""
         return [_shown(each) for part in self._parts.values() for each in part.attached.sessions]
 
+    def offer(self) -> None:
+        """The tools of the house have changed."""
+        self._house.offer()
+
     async def drain(self, seconds: float) -> int:
         """Leave all sessions; how many were left with calls unanswered. See `Attached.drain`."""
         return sum(await asyncio.gather(*(part.attached.drain(seconds) for part in self._parts.values())))
@@ -151,11 +184,13 @@ class Attachments:
 class _Part:
     """One plan that is in force."""
 
-    def __init__(self, house: House, place: Plan) -> None:
+    def __init__(self, house: RelayHouse, place: Plan, journal: Journal | None) -> None:
         self.dialect = place.provider.dialect
         self.attached = Attached(
             house,
             place.provider,
+            journal=journal,
+            owner=house.owner,
             max_sessions=place.max_sessions,
             owed_timeout=place.owed_timeout,
             give_up=place.give_up,

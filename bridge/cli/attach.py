@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
@@ -20,10 +20,16 @@ from ..attach import Attached, End, Ending, Provider, expressible, known_dialect
 from ..attach.plan import NOTIFYING, Webhook
 from ..errors import BridgeError, ConfigError, JournalError
 from ..host import Bridge
+from ..journal import Journal
 from ..journal.opening import open_journal
 from ..tools.tool import Tool, Toolset
+from .remote import TOKEN
 from .terminal import Unusable, count
 from .tools import loaded, usable
+
+if TYPE_CHECKING:
+    from ..attach.overseer import Overseer
+    from ..metrics import Metrics
 
 __all__ = ["attach_command"]
 
@@ -50,6 +56,11 @@ _LINE: Final = 4096
     metavar="NAME",
     help="The environment variable with the webhook's secret; several are separated by commas.",
 )
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help=f"Take decisions and results here; whoever gives them shows the token in {TOKEN}.",
+)
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1000, show_default=True, help="Served at once.")
 @click.option(
     "--owed-timeout",
@@ -67,6 +78,7 @@ def attach_command(
     webhook_port: int | None,
     webhook_host: str,
     webhook_secret_env: str,
+    admin_port: int | None,
     max_sessions: int,
     owed_timeout: float,
 ) -> None:
@@ -79,6 +91,9 @@ def attach_command(
     With --webhook-port the provider names the sessions while this runs. A notification with a wrong signature is
     answered 401. Put the port behind HTTPS.
 
+    Calls that have to be approved, here or at the provider, are denied; with --admin-port they wait for a decision:
+    `voice-tool-bridge approvals --url http://127.0.0.1:PORT list`.
+
     With --journal, no tool with effects runs twice, whatever dies when: start it again with the same sessions.
 
     The exit code is 0 if every session has ended, 1 if one was refused, lost or left, and 2 if nothing could begin.
@@ -90,7 +105,8 @@ def attach_command(
         webhook = None if webhook_port is None else _webhook(provider, webhook_host, webhook_port, webhook_secret_env)
         if not sessions and webhook is None:
             raise Unusable("there is nothing to attach to: name a --session, or take notifications by --webhook-port")
-        order = _Order(provider, sessions, tools, journal, webhook, max_sessions, owed_timeout)
+        overseer = None if admin_port is None else _overseer(admin_port)
+        order = _Order(provider, sessions, tools, journal, webhook, overseer, max_sessions, owed_timeout)
         missed = asyncio.run(_attach(order))
     except (ConfigError, JournalError) as error:
         raise Unusable(str(error)) from None
@@ -107,6 +123,17 @@ def _webhook(provider: Provider, host: str, port: int, variable: str) -> Webhook
     return Webhook(host=host, port=port, secrets=secrets)
 
 
+def _overseer(port: int) -> Overseer:
+    try:
+        from ..attach.overseer import Overseer
+    except ImportError as missing:
+        raise _lacking(missing) from None
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise ConfigError(f"--admin-port: the variable {TOKEN} must hold the token of whoever decides")
+    return Overseer(port, token)
+
+
 @dataclass(frozen=True, slots=True)
 class _Order:
     """What was asked for."""
@@ -116,6 +143,7 @@ class _Order:
     tools: Toolset
     journal: str
     webhook: Webhook | None
+    overseer: Overseer | None
     max_sessions: int
     owed_timeout: float
 
@@ -125,10 +153,17 @@ async def _attach(order: _Order) -> int:
     tally = _Tally()
     async with AsyncExitStack() as stack:
         dialect = order.provider.agent("any").dialect
-        bridge = await stack.enter_async_context(_bridge(expressible(dialect, order.tools), order.journal))
+        metrics = None if order.overseer is None else order.overseer.metrics
+        fitting = expressible(dialect, order.tools)
+        bridge, journal = await stack.enter_async_context(_bridge(fitting, order.journal, metrics))
+        if order.overseer is not None:
+            port = await stack.enter_async_context(order.overseer.looks_after(bridge))
+            click.echo(f"Decisions and results are taken at http://127.0.0.1:{port}/v1")
         attached = Attached(
             bridge,
             order.provider,
+            journal=journal,
+            owner="" if bridge.runner.durable is None else bridge.runner.durable.owner,
             told=tally.told,
             max_sessions=order.max_sessions,
             owed_timeout=order.owed_timeout,
@@ -151,8 +186,12 @@ def _taking(webhook: Webhook, attached: Attached) -> AbstractAsyncContextManager
     try:
         from ..attach.webhook import taking
     except ImportError as missing:
-        raise ConfigError(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,http,sidecar]'") from None
+        raise _lacking(missing) from None
     return taking(webhook, attached.add)
+
+
+def _lacking(missing: ImportError) -> ConfigError:
+    return ConfigError(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,http,sidecar]'")
 
 
 async def _serve(attached: Attached, order: _Order, tally: _Tally) -> None:
@@ -208,19 +247,21 @@ class _Tally:
 
 
 @asynccontextmanager
-async def _bridge(tools: Mapping[str, Tool], address: str) -> AsyncIterator[Bridge]:
+async def _bridge(
+    tools: Mapping[str, Tool], address: str, metrics: Metrics | None
+) -> AsyncIterator[tuple[Bridge, Journal | None]]:
     """The bridge, and its journal if it is to have one, in which earlier processes may have left something."""
     if not address:
-        async with Bridge(tools) as bridge:
-            yield bridge
+        async with Bridge(tools, metrics=metrics) as bridge:
+            yield bridge, None
         return
     journal = open_journal(address)
     try:
-        async with Bridge(tools, journal=journal) as bridge:
+        async with Bridge(tools, journal=journal, metrics=metrics) as bridge:
             for left in await bridge.recover():
                 call = left.claimed.call
                 click.echo(f"left unfinished: {left.claimed.tool}, call {call.call_id:.64}: {left.found.value}")
-            yield bridge
+            yield bridge, journal
     finally:
         await journal.aclose()
 

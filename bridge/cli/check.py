@@ -65,9 +65,8 @@ def _report(config: Path | None, providers: Sequence[str], offline: bool) -> Rep
         sidecar = read(config)
     except ConfigError as error:
         return Report(errors=str(error).splitlines())
-    checked = check(
-        sidecar.tools, sidecar.routes, sidecar.limits, sidecar.sources, providers=providers, offline=offline
-    )
+    parts = (sidecar.tools, sidecar.routes, sidecar.limits, sidecar.sources, sidecar.attach)
+    checked = check(*parts, providers=providers, offline=offline)
     return asyncio.run(checked)
 
 

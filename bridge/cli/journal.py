@@ -26,7 +26,8 @@ from ..journal.sealing import Seal, read_key
 from ..journal.sqlite import open_sqlite
 from ..journal.stored import StoredJournal
 from ..runner.durable import owner_of_this_life
-from ..runner.leftovers import Recovered, died_here, recover
+from ..runner.leftovers import Recovered, died_here
+from ..runner.runner import Runner
 from ..tools.tool import Tool
 from .terminal import Unusable, count, terminal
 from .tools import loaded, usable
@@ -155,9 +156,9 @@ def erase_command(address: str, session: str, key_file: Path | None, yes: bool) 
 def recover_command(address: str, key_file: Path | None, files: tuple[Path, ...], owners: tuple[str, ...]) -> None:
     """Bring to an end what processes have left unfinished that died.
 
-    A call that was started is run again if its tool may be; of any other it is recorded that nobody knows. The results
-    that nobody was told are listed. Nothing else may be writing a file; in a database, the processes of this machine
-    that live no more count as dead, and those that you name.
+    A call that was started is run again if its tool may be; an outcome that was left for it is recorded, and of any
+    other it is recorded that nobody knows. The results that nobody was told are listed. Nothing else may be writing a
+    file; in a database, the processes of this machine that live no more count as dead, and those that you name.
     """
     tools = usable(loaded(*files)) if files else {}
     mine = owner_of_this_life()
@@ -168,7 +169,7 @@ def recover_command(address: str, key_file: Path | None, files: tuple[Path, ...]
     recovered = _run(
         address,
         key_file,
-        lambda journal: recover(journal, tools, mine, dead=dead),
+        lambda journal: _recovered(journal, tools, mine, dead),
         writing=True,
         redact=lambda name: _masked(tools, name),
     )
@@ -176,6 +177,16 @@ def recover_command(address: str, key_file: Path | None, files: tuple[Path, ...]
         headings = ("Session", "Call", "Tool", "Since (UTC)", "What was done", "Outcome")
         _print("Calls that were left unfinished", headings, map(_recovered_row, recovered))
     click.echo(f"{count(len(recovered), 'call')} brought to an end.")
+
+
+async def _recovered(
+    journal: StoredJournal, tools: Mapping[str, Tool], owner: str, dead: Callable[[str], bool]
+) -> tuple[Recovered, ...]:
+    runner = Runner(journal=journal, owner=owner)
+    try:
+        return await runner.recover(tools, dead=dead)
+    finally:
+        runner.close()
 
 
 def _masked(tools: Mapping[str, Tool], name: str) -> Collection[str]:

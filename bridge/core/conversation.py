@@ -60,7 +60,7 @@ from .events import (
     Transcript,
     TurnOutput,
 )
-from .turn import TurnMachine
+from .turn import Link, TurnMachine
 
 __all__ = ["Conversation", "Step"]
 
@@ -331,7 +331,8 @@ class Conversation:
 
     def _tools_replaced(self, step: Step) -> Step:
         """The step, and the list of our tools if it has changed and this is the moment to say so."""
-        if not self._replacing or not self.machine.window_open:
+        silent = not self.machine.delivery.speech and self.machine.link is Link.UP  # then nobody can be cut off
+        if not self._replacing or not (silent or self.machine.window_open):
             return step
         self._replacing = False
         setup = self._latest.setup
@@ -359,6 +360,8 @@ class Conversation:
         unasked = bool(self._unanswered) and self._unanswered[0].unasked
         if self._unanswered:
             self._accepted = self._unanswered.pop(0)
+        if event.setup is not None:
+            self._accepted = replace(self._accepted, setup=event.setup)
         events.append(event)
         if event.tools is not None:
             lists = self._accepted

@@ -124,6 +124,8 @@ class SetupAccepted(FromProvider):
     """Names of tools that the provider runs by itself: never run, never answered by us."""
     output_rate: tuple[int, int] | None = None
     """Bytes per sample and samples per second of the agent's voice, where the provider says so."""
+    setup: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
+    """What stands for the application's setup from now on, where the provider tells it: without our tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,13 @@ class ApprovalWanted(FromProvider):
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomesOwed(FromProvider):
+    """These calls were said to go on, and the provider has not heard yet what came of them."""
+
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallsCancelled(FromProvider):
     """These calls are no longer wanted."""
 
@@ -248,6 +257,7 @@ ServerEvent = (
     | AgentAudio
     | ToolCalled
     | ApprovalWanted
+    | OutcomesOwed
     | CallsCancelled
     | ProviderFailed
     | ProviderEnded

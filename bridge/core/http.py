@@ -4,8 +4,9 @@ Such a provider is listened to by an event stream, or by asking again and again,
 post's answer means, and what has to be read back before a post is repeated, is the provider's business and is said
 here; when that is done, and how often, is the transport's.
 
-Three messages are this package's own, since no provider has them: a setup is `{"create": body, "serve": names}` or
-`{"attach": session id, "serve": names}`, and leaving a session without ending it is `{"leave": {}}`.
+Some messages are this package's own, since no provider has them: a setup is `{"create": body, "serve": names}` or
+`{"attach": session id, "serve": names}`, and leaving a session without ending it is `{"leave": {}}`. `{"serve": names}`
+is not sent either: a session that was attached to keeps the tools it has, and from now on these of ours serve them.
 """
 
 from __future__ import annotations

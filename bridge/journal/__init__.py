@@ -21,12 +21,13 @@ import math
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from ..core.dialect import Delivery
 from ..core.events import CallKey, Fact, ToolResult
 
 __all__ = [
+    "MARK_BITS",
     "UNFINISHED",
     "Begun",
     "CallId",
@@ -58,6 +59,8 @@ class Begun:
     """A turn machine starts afresh here, with these switches: where a replay begins."""
 
     delivery: Delivery
+    turn: int = 0
+    """The number of its latest reply: not 0 in a session that another process has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,10 @@ class Part(Enum):
     """Neither: a call of the application's own tools, or something that was put there for others to read."""
 
 
+MARK_BITS: Final = 32
+"""Of a mark: those that number the entries of one writer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Something that happened in a session."""
@@ -100,7 +107,15 @@ class Entry:
     fact: Record
     part: Part = Part.NOTED
     mark: int | None = None
-    """Tells the entries of a session apart: one that is appended again with its mark is there once."""
+    """Tells the entries of a session apart: one that is appended again with its mark is there once.
+
+    Marks grow. Their upper bits, above `MARK_BITS`, are those of whoever writes.
+    """
+
+    @property
+    def writer(self) -> int | None:
+        """Who has written it, as far as its mark tells."""
+        return None if self.mark is None else self.mark >> MARK_BITS
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.at):

@@ -42,10 +42,12 @@ __all__ = [
 
 
 class Kind(Enum):
-    """What a row is about; its name is a ticket, or the id of a request."""
+    """What a row is about; its name is a ticket, the id of a request, or a place in the line of those who serve."""
 
     CALL = "call"
     APPROVAL = "approval"
+    SESSION = "session"
+    """A session at a provider, which one of several processes serves: nobody answers that."""
 
 
 class State(Enum):

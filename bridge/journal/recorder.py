@@ -18,7 +18,7 @@ from ..core.conversation import Step
 from ..core.dialect import Delivery
 from ..core.events import AgentAudio, Run, Start, ToolCalled, Transcript
 from ..errors import JournalError
-from . import Begun, Entry, Journal, Lost, Part, Record
+from . import MARK_BITS, Begun, Entry, Journal, Lost, Part, Record
 
 __all__ = ["Recorder", "Watched"]
 
@@ -69,8 +69,9 @@ class Recorder:
         self._queue: deque[list[Entry]] = deque()
         self._known: WeakSet[Watched] = WeakSet()
         self._missing: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
         # Marks grow, and no other recorder has the same: 31 random bits, and a number.
-        self._mark = secrets.randbits(31) << 32
+        self._mark = secrets.randbits(31) << MARK_BITS
         self._lock = threading.Lock()
         self._filled = asyncio.Event()
         self._written = asyncio.Event()
@@ -103,12 +104,16 @@ class Recorder:
         with self._lock:
             if session not in self._known:
                 self._known.add(session)
-                records.insert(0, (Begun(session.delivery), Part.HEARD))
+                records.insert(0, (Begun(session.delivery, self._turns.pop(session.id, 0)), Part.HEARD))
             if self.full:
                 self._lose(session.id, len(records))
             else:
                 self._tell_of_the_lost()
                 self._put(session.id, records)
+
+    def goes_on(self, session: str, turn: int) -> None:
+        """Another process has begun this session, which is seen here next: with the number of its latest reply."""
+        self._turns[session] = turn
 
     def _put(self, session: str, records: Sequence[tuple[Record, Part]]) -> None:
         now, first = self._clock(), self._mark + 1

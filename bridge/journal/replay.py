@@ -66,10 +66,14 @@ class _Machine:
 
 
 def replay(entries: Iterable[tuple[int, Entry]]) -> Replay:
-    """Compare the entries of one session, with their numbers and in their order."""
-    machine: _Machine | None = None
+    """Compare the entries of one session, with their numbers and in their order.
+
+    Two processes may have had it, one after the other or at once: what each has written is compared by itself.
+    """
+    machines: dict[int | None, _Machine] = {}
     decisions, last = 0, None
     for number, entry in entries:
+        machine = machines.get(entry.writer)
         if entry.part is Part.NOTED:
             continue
         match entry.fact:
@@ -77,10 +81,10 @@ def replay(entries: Iterable[tuple[int, Entry]]) -> Replay:
                 return Replay(Replayed.PARTLY, decisions, number, f"{missing} entries are missing")
             case Foreign(kind):
                 return Replay(Replayed.PARTLY, decisions, number, f"{kind} is not known to this version")
-            case Begun(delivery):
+            case Begun(delivery, turn):
                 if machine is not None and machine.ahead:
                     return _missing(machine, decisions, number)
-                machine = _Machine(TurnMachine(delivery))
+                machines[entry.writer] = _Machine(TurnMachine(delivery, turn=turn))
             case _ if machine is None:
                 return Replay(Replayed.PARTLY, decisions, number, "its beginning is missing")
             case fact if entry.part is Part.DECIDED:
@@ -91,8 +95,9 @@ def replay(entries: Iterable[tuple[int, Entry]]) -> Replay:
             case event:
                 machine.hear(event)
         last = number
-    if machine is not None and machine.ahead:
-        return _missing(machine, decisions, last)
+    for machine in machines.values():
+        if machine.ahead:
+            return _missing(machine, decisions, last)
     return Replay(Replayed.SAME, decisions)
 
 

@@ -37,7 +37,7 @@ from ..runner.leftovers import Recovered
 from ..runner.parking import Completion
 from ..runner.runner import Finished, Runner
 from ..tools.source import Source
-from ..tools.tool import Tool
+from ..tools.tool import CallContext, Tool
 from .admission import admit, correlation, metadata, refuse_open_door
 from .figures import Counters, SessionSnapshot, Traffic
 from .handshake import Opening, Refusal, accept, read_request
@@ -84,6 +84,10 @@ class Beside(Protocol):
     def sessions(self) -> list[SessionSnapshot]: ...
 
     async def drain(self, seconds: float) -> int: ...
+
+    def offer(self) -> None:
+        """The tools have changed."""
+        ...
 
 
 class Relay:
@@ -307,6 +311,10 @@ class Relay:
         """The calls that wait to be approved, and how to decide them."""
         return self._tools.runner.approvals
 
+    async def ask(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> None:
+        """Have somebody approve a call that the provider of a session asks about; see `Approvals.ask`."""
+        await self._tools.do(self.approvals.ask(tool, arguments, context))
+
     @property
     def guards(self) -> Guards:
         """What keeps tools from being called; a tool can be switched off and on there."""
@@ -362,6 +370,8 @@ class Relay:
         for session in sessions:
             if session.route in settings:
                 session.replace_tools(settings[session.route].tools)
+        if self.beside is not None:
+            self.beside.offer()
         logger.info("sessions have %d tools from now on", len(tools))
 
     # ------------------------------------------------------------------------------------------- a connection

@@ -12,23 +12,19 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 import orjson
 
 from ..core.conversation import Conversation, Step
 from ..core.dialect import Delivery, Dialect
 from ..core.events import (
-    AskExpired,
     CallKey,
     ClientEvent,
     Discard,
     EndSession,
     FollowUp,
     Forward,
-    Frame,
     FromProvider,
-    GraceExpired,
     HoldExpired,
     LinkLost,
     LinkResumed,
@@ -36,7 +32,6 @@ from ..core.events import (
     Malformed,
     ProviderEnded,
     ProviderFailed,
-    ReplyHeard,
     ReplyRequest,
     Resume,
     Run,
@@ -54,24 +49,27 @@ from ..core.events import (
     ToolResults,
     ToolsNotTaken,
 )
-from ..core.turn import Link, User
+from ..core.turn import Link
 from ..errors import SessionClosed
+from ..session.clock import TurnClock
 from ..session.connection import Answer
+from ..session.observers import Observed
 from ..session.reconnect import is_drop
 from ..session.running import Host, Running
-from ..session.timers import Timers
 from ..tools.tool import Tool
 from .frames import Message, Opcode, frame
+from .speaking import Ends, Speaking
 from .tool_thread import FarCalls
 from .voice import Voice
 
-__all__ = ["Ends", "RelaySession", "SessionSettings"]
+__all__ = ["RelaySession", "SessionSettings"]
 
 logger = logging.getLogger("bridge.relay")
 
 _MALFORMED_LOGGED = 10
 
-Observer = Callable[["RelaySession", Step], None]
+Observer = Callable[[Observed, Step], None]
+"""Sees every step of every session as it happens, of attached ones too; must not block."""
 
 
 class _Setup(Enum):
@@ -80,27 +78,6 @@ class _Setup(Enum):
     AWAITED = "not yet"
     OVERDUE = "not in time"
     SAID = "yes"
-
-
-class Ends(Protocol):
-    """The two connections of a session."""
-
-    @property
-    def provider_congested(self) -> bool:
-        """Does the provider not take what is sent to it?"""
-        ...
-
-    def to_application(self, data: bytes) -> None: ...
-
-    def to_provider(self, data: bytes) -> None: ...
-
-    def when_taken(self, tell: Callable[[], None]) -> None:
-        """Call this once the provider has what was sent to it before; never, if the connection is lost until then."""
-        ...
-
-    def finish(self) -> None:
-        """Ask the provider to end the session, and see to it that it does."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,16 +130,13 @@ class RelaySession:
         self._conversation = Conversation(
             settings.dialect, specs, show_calls=settings.show_calls, delivery=settings.delivery
         )
-        self._machine = self._conversation.machine
-        """As it was when the timers were last looked after."""
-        self._delivery = self._machine.delivery
-        self._timers = Timers(self._deadline, self._time_is_up)
+        self._delivery = self._conversation.machine.delivery
+        self.voice = Voice(self._loop.time, measured=_must_be_heard(settings.tools))
+        self._clock = TurnClock(self._conversation.machine, self.voice, self._time_is_up)
+        self._speaking = Speaking(self._sent)
         # It only starts, discards and closes, which both can; where they run is their own matter.
         self._running = Running(calls, self._host(), settings.tools)
-        self.voice = Voice(self._loop.time, measured=_must_be_heard(settings.tools))
-        self._ends: Ends | None = None
-        self._unsent: tuple[CallKey, ...] = ()
-        self._last_life = self._opened = self._loop.time()
+        self._opened = self._loop.time()
         self._setup = _Setup.AWAITED
         self._malformed = 0
         self._ending: asyncio.TimerHandle | None = None
@@ -174,20 +148,19 @@ class RelaySession:
 
     def attach(self, ends: Ends) -> None:
         """The session has these connections now."""
-        self._ends = ends
-        if not self.ended and self._machine.link is not Link.DOWN:
+        self._speaking.attach(ends)
+        if not self.ended and self._clock.machine.link is not Link.DOWN:
             self.here(SessionOpened(self.dialect, "relay"))
 
     def detach(self) -> None:
         """The connection to the provider was lost. What is owed is kept for a resume."""
-        self._ends = None
-        self._unsent = ()
-        if self._machine.link is not Link.DOWN:
+        self._speaking.detach()
+        if self._clock.machine.link is not Link.DOWN:
             self.here(LinkLost())
 
     def survives(self, close_code: int | None) -> bool:
         """Can it go on over another connection, after one to the provider that ended like this?"""
-        under_way = self.provider_session_id and not self.ended and self._machine.link is not Link.DOWN
+        under_way = self.provider_session_id and not self.ended and self._clock.machine.link is not Link.DOWN
         return bool(under_way) and not self._final and is_drop(close_code) and bool(self.resume_frames())
 
     def end(self, reason: str) -> None:
@@ -195,7 +168,7 @@ class RelaySession:
         if self.ended:
             return
         self._perform(self._conversation.end(reason))
-        self._timers.stop_all()
+        self._clock.stop()
         if self._ending is not None:
             self._ending.cancel()
         logger.info("session %s ended: %s", self.name, reason)
@@ -269,14 +242,13 @@ class RelaySession:
     def _finish(self) -> None:
         if not self.ended:
             self.end(self._reason)
-            if self._ends is not None:
-                self._ends.finish()
+            self._speaking.finish()
 
     # ------------------------------------------------------------------------------------------- what happens
 
     def provider_said(self, message: Message) -> None:
         """A message of the provider that is no medium."""
-        if isinstance(self.answered(message), SessionReady) and self._machine.link is Link.DOWN:
+        if isinstance(self.answered(message), SessionReady) and self._clock.machine.link is Link.DOWN:
             self.goes_on()
 
     def answered(self, message: Message) -> Answer | None:
@@ -314,10 +286,8 @@ class RelaySession:
         return bool(step.outputs)
 
     def provider_drained(self) -> None:
-        """The provider takes what is sent to it again: what waited has been sent."""
-        keys, self._unsent = self._unsent, ()
-        if keys:
-            self._sent(keys)
+        """The provider takes what is sent to it again."""
+        self._speaking.drained()
 
     # ------------------------------------------------------------------------------------------- the heart
 
@@ -333,19 +303,18 @@ class RelaySession:
         for command in step.commands:
             match command:
                 case Forward(each):
-                    self._to_application(each, came)
+                    self._speaking.to_application(each, came)
                 case Send(frames, keys):
-                    self._to_provider(frames, came)
+                    self._speaking.to_provider(frames, came)
                     sent += keys
                 case Run():
                     self._running.start(command, self._conversation.tools)
                 case Discard(key, reason):
                     self._running.discard(key, reason.value)
-        if self._conversation.machine is not self._machine:
-            self._machine = self._conversation.machine
+        if self._conversation.machine is not self._clock.machine:
             self._turn_changed(step)
         if sent:
-            self._sent(tuple(sent))
+            self._speaking.sent(tuple(sent))
 
     def _observe(self, step: Step) -> None:
         for observer in self._observers:
@@ -354,48 +323,30 @@ class RelaySession:
             except Exception:
                 logger.exception("session %s: an observer failed", self.name)
 
-    def _to_application(self, each: Frame, came: Message | None) -> None:
-        if self._ends is not None:
-            untouched = came is not None and each is came.payload
-            self._ends.to_application(came.raw if untouched and came else _framed(each, masked=False))
-
-    def _to_provider(self, frames: tuple[Frame, ...], came: Message | None) -> None:
-        if self._ends is not None:
-            raw = (came.raw if came and each is came.payload else _framed(each, masked=True) for each in frames)
-            self._ends.to_provider(b"".join(raw))
-
-    def _sent(self, keys: tuple[CallKey, ...]) -> None:
-        if self._ends is None:
-            return
-        if self._ends.provider_congested:
-            self._unsent += keys
-        else:
-            self._ends.when_taken(lambda: self._taken(keys))
-
-    def _taken(self, keys: tuple[CallKey, ...]) -> None:
-        self.here(Sent(keys))
-
     def _hear(self, event: ServerEvent) -> None:
-        self._last_life = self._loop.time()
+        self.voice.lives()
         match event:
             case SpeechStarted():
                 self.voice.flush()
             case SessionReady(session_id, token):
                 self.provider_session_id = session_id or self.provider_session_id
                 self.resume_token = token
-            case ProviderEnded() if self._machine.link is not Link.DOWN:  # else an attempt to resume it has ended
+            case ProviderEnded() if self._clock.machine.link is not Link.DOWN:  # else an attempt to resume it has ended
                 self.end("the provider ended it")
             case SetupAccepted(output_rate=rate):
                 self.voice.is_encoded(rate)
                 self._running.versions.keep(self._conversation.versions)
             case ProviderFailed(code, text, fatal):
-                if fatal and self._machine.link is not Link.DOWN:
+                if fatal and self._clock.machine.link is not Link.DOWN:
                     self._final = code
                 logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
             case Malformed(reason):
                 self._malformed += 1
                 if self._malformed <= _MALFORMED_LOGGED:
                     logger.warning("session %s: the provider sent something broken: %s", self.name, reason)
+
+    def _sent(self, keys: tuple[CallKey, ...]) -> None:
+        self.here(Sent(keys))
 
     def _host(self) -> Host:
         return Host(
@@ -415,38 +366,18 @@ class RelaySession:
     # ------------------------------------------------------------------------------------------- time
 
     def _turn_changed(self, step: Step) -> None:
-        if any(isinstance(output, ToolResults | FollowUp | ReplyRequest) for output in step.outputs):
-            self._timers.stop(AskExpired())  # every ask has its full time
-        self._timers.keep(self._machine.timers())
+        asked = any(isinstance(output, ToolResults | FollowUp | ReplyRequest) for output in step.outputs)
+        self._clock.follow(self._conversation.machine, asked=asked)
         if self._ending is not None:
             self._finish_if_settled()
-
-    def _deadline(self, timer: Timer, since: float) -> float:
-        match timer:
-            case GraceExpired():
-                return since + self._delivery.grace
-            case AskExpired():
-                return since + self._delivery.ask_timeout
-            case ReplyHeard():
-                return max(since, self.voice.heard_until)
-            case HoldExpired():
-                speaking = self._machine.user is User.SPEAKING
-                return self._life + (self._delivery.max_speech if speaking else self._delivery.max_hold)
 
     def _time_is_up(self, timer: Timer) -> None:
         if isinstance(timer, HoldExpired):
             logger.warning("session %s: the provider is silent while %d calls wait: going on", self.name, self.owed)
         self.here(timer)
 
-    @property
-    def _life(self) -> float:
-        """The latest sign of life; audio is one, and is not read."""
-        return max(self._last_life, self.voice.last)
-
     def _silent_since(self) -> float | None:
-        if not self._conversation.machine.window_open:
-            return None
-        return max(self._life, self.voice.heard_until)
+        return self._clock.silent_since(self._conversation.machine)
 
 
 def _must_be_heard(tools: Mapping[str, Tool]) -> bool:
@@ -455,9 +386,3 @@ def _must_be_heard(tools: Mapping[str, Tool]) -> bool:
         tool.spec.start is Start.AFTER_REPLY or tool.filler is not None or tool.spoken_progress
         for tool in tools.values()
     )
-
-
-def _framed(each: Frame, *, masked: bool) -> bytes:
-    if isinstance(each, str):
-        return frame(Opcode.TEXT, each.encode(), masked=masked)
-    return frame(Opcode.BINARY, each, masked=masked)

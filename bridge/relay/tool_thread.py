@@ -56,6 +56,7 @@ class ToolThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _run(self) -> None:
+        self._loop.call_soon(self.runner.begin)
         self._loop.run_forever()
         self._loop.run_until_complete(self.runner.aclose(_END_TIMEOUT / 2))
         self.runner.close()

@@ -20,7 +20,7 @@ class Voice:
 
     def __init__(self, now: Callable[[], float], *, measured: bool) -> None:
         self.last = now()
-        """When it came last."""
+        """When it came last, or there was another sign of life."""
         self._now = now
         self._rate = _UNTIL_TOLD
         self._clock = PlaybackClock(*_UNTIL_TOLD) if measured else None
@@ -54,6 +54,10 @@ class Voice:
         audio = text - self._text - (media - self._media) * walker.envelope
         self._media, self._text = media, text
         clock.add(audio * 3 // 4, came)  # three quarters of what is in base64
+
+    def lives(self) -> None:
+        """The provider has said something else."""
+        self.last = self._now()
 
     def flush(self) -> None:
         """What has not been heard will not be: the user has cut in."""

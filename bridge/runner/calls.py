@@ -39,10 +39,11 @@ from ..tools.encode import encode
 from ..tools.redaction import shown
 from ..tools.tool import CallContext, Parked, Tool
 from .approvals import ApprovalDenied, Approvals, rule_of
-from .durable import Durable, Recordings, Replayed, to_its_end
+from .durable import Durable, Replayed
 from .guards import Guards, Health
 from .limits import LoopBreaker, Slots, Threads, take_all
 from .parking import Answer, Parking
+from .recordings import Recordings, to_its_end
 from .replays import Replays
 from .run import (
     CANCELLED,

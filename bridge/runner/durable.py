@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..core.conversation import Step
 from ..core.events import (
@@ -35,18 +35,16 @@ from ..core.events import (
 from ..errors import JournalError, ToolError, ToolUnavailable
 from ..journal import CallId, Claim, Conflict, Fate, Finished, Granted, Journal, State, Unknown, Verdict
 from ..tools.encode import encode
-from ..tools.tool import CallContext, Tool
+from ..tools.tool import Tool
 
 __all__ = [
     "Durable",
     "MayHaveRun",
     "NotRecorded",
     "NotTheSame",
-    "Recordings",
     "Replayed",
     "may_have_run",
     "owner_of_this_life",
-    "to_its_end",
 ]
 
 logger = logging.getLogger("bridge.journal")
@@ -104,7 +102,7 @@ class Durable:
         self.refused = 0
         """Calls that were not run, since the journal was out of order."""
         self.unrecorded = 0
-        """Outcomes that were told although they could not be written down."""
+        """Outcomes that were told although they could not be written down before."""
         self._journal = journal
         self._fault: JournalError | None = None
         """Why it does not work at this moment."""
@@ -118,6 +116,8 @@ class Durable:
         """Calls whose late outcome the agent was asked to tell, and has not begun to."""
         self._ended: dict[str, None] = {}
         self._fates: deque[tuple[CallId, Fate]] = deque()
+        self._outcomes: deque[tuple[CallId, ToolResult, str]] = deque()
+        """Those that were told although they could not be written down."""
         self._settling: asyncio.Task[None] | None = None
         self._attempt: asyncio.Future[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -174,24 +174,26 @@ class Durable:
             return await self._journal.claim(call, name, arguments, self.owner, instead_of=claim.owner)
         return claim
 
+    def recording(self, ticket: str) -> bool:
+        """Has the call with this ticket been claimed, and its outcome not been written down yet? On the tools' loop."""
+        open_calls = (*self._running, *(call for call, _, _ in self._outcomes))
+        return any(ticket == ".".join(map(str, call)) for call in open_calls)
+
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> None:
-        """Make the outcome of a claimed call durable. Raises nothing: what cannot be written is told all the same."""
+        """Make the outcome of a claimed call durable. Raises nothing: what cannot be written is told all the same, and
+        is written once the journal works again.
+        """
         recorded = False
         try:
-            concluded = await self._journal.conclude(call, result, outcome)
+            await self._recorded(call, result, outcome)
             recorded = True
-            if concluded.verdict is not Verdict.RECORDED:
-                logger.warning(
-                    "call %.64r of session %s: the journal has another outcome already (%s); see 'journal show'",
-                    call.call_id,
-                    call.session,
-                    concluded.outcome or concluded.verdict.value,
-                )
         except JournalError as error:
             self.unrecorded += 1
+            self._outcomes.append((call, result, outcome))
+            recorded = True
             logger.error(
-                "call %.64r of session %s: its outcome is told, but is not in the journal, where the call stays "
-                "started: %s",
+                "call %.64r of session %s: its outcome is told, but is not in the journal yet, where the call stays "
+                "started until it is: %s",
                 call.call_id,
                 call.session,
                 error,
@@ -202,6 +204,16 @@ class Durable:
         finally:
             self._concluded(call, recorded)
 
+    async def _recorded(self, call: CallId, result: ToolResult, outcome: str) -> None:
+        concluded = await self._journal.conclude(call, result, outcome)
+        if concluded.verdict is not Verdict.RECORDED:
+            logger.warning(
+                "call %.64r of session %s: the journal has another outcome already (%s); see 'journal show'",
+                call.call_id,
+                call.session,
+                concluded.outcome or concluded.verdict.value,
+            )
+
     def _concluded(self, call: CallId, recorded: bool) -> None:
         with self._lock:
             fate = self._running.pop(call, None) or (State.ORPHANED if call.session in self._ended else None)
@@ -209,6 +221,8 @@ class Durable:
                 self._owed.add(call)
         if fate is not None:
             self._write_soon([(call, fate)])
+        elif self._outcomes:
+            self._write()
 
     # ------------------------------------------------------------------------------------- what becomes of results
 
@@ -275,12 +289,12 @@ class Durable:
                 self._loop.call_soon_threadsafe(self._write)
 
     def _write(self) -> None:
-        if self._fates and (self._settling is None or self._settling.done()):
+        if (self._fates or self._outcomes) and (self._settling is None or self._settling.done()):
             self._settling = asyncio.get_running_loop().create_task(self._settle())
 
     async def _settle(self) -> None:
         troubled = False
-        while self._fates:
+        while self._fates or self._outcomes:
             batch = [self._fates.popleft() for _ in range(min(_BATCH, len(self._fates)))]
             self._attempt = asyncio.ensure_future(self._settled(batch))
             try:
@@ -293,6 +307,9 @@ class Durable:
                 await asyncio.sleep(self._retry)
 
     async def _settled(self, batch: list[tuple[CallId, Fate]]) -> None:
+        while self._outcomes:
+            await self._recorded(*self._outcomes[0])
+            self._outcomes.popleft()
         for fate in (State.SENT, State.DISCARDED, State.ORPHANED):
             if calls := [call for call, each in batch if each is fate]:
                 await self._journal.settle(calls, fate)
@@ -314,7 +331,7 @@ class Durable:
         self._settling.cancel()
         await asyncio.wait([self._settling])
         failed = self._attempt is not None and (await asyncio.gather(self._attempt, return_exceptions=True))[0]
-        if failed or self._fates:
+        if failed or self._fates or self._outcomes:
             logger.error("the journal does not know what has become of some results, and takes them as owed")
 
     # ------------------------------------------------------------------------------------------------- what is said
@@ -341,60 +358,6 @@ class Durable:
         if self._fault is not None:
             self._fault = None
             logger.info("the journal works again; %d calls were not run so far, since it did not", self.refused)
-
-
-class Recordings:
-    """The calls of one session that the journal has to know of, each from its claim to its outcome."""
-
-    def __init__(self, durable: Durable | None) -> None:
-        self._durable = durable
-        self._claimed: dict[CallKey, CallId] = {}
-        self._outcomes: dict[CallKey, asyncio.Task[None]] = {}
-
-    def __contains__(self, key: CallKey) -> bool:
-        """Is the outcome of this call being written?"""
-        return key in self._outcomes and not self._outcomes[key].done()
-
-    async def claim(self, context: CallContext, tool: Tool, arguments: str) -> None:
-        """Have the journal know of a tool that changes something before it runs. Raises what `Durable.claim` does.
-
-        Who is cancelled meanwhile goes on, and has to look for that.
-        """
-        if self._durable is None or tool.effect == "read":
-            return
-        call = CallId.of(context.session_id, context.key)
-        asking = asyncio.ensure_future(self._durable.claim(call, tool, arguments))
-        # The claim may come to stand whatever becomes of this task, and somebody has to know.
-        await to_its_end(asking)
-        if asking.result():
-            self._claimed[context.key] = call
-
-    def outcome(self, key: CallKey, result: ToolResult, outcome: str) -> asyncio.Task[None] | None:
-        """Writes how the call ended; None if nobody waits for that. The first outcome stands, and is written once."""
-        call = self._claimed.get(key)
-        if self._durable is None or call is None:
-            return None
-        if key not in self._outcomes:
-            work = self._durable.conclude(call, result, outcome)
-            self._outcomes[key] = asyncio.get_running_loop().create_task(work)
-        return self._outcomes[key]
-
-    def forget(self, key: CallKey) -> None:
-        """The task of the call has ended."""
-        self._claimed.pop(key, None)
-        self._outcomes.pop(key, None)
-
-    async def written(self, timeout: float) -> None:
-        """Wait for what is being written, for up to `timeout` seconds."""
-        if self._outcomes:
-            await asyncio.wait(list(self._outcomes.values()), timeout=timeout)
-
-
-async def to_its_end(task: asyncio.Future[Any]) -> None:
-    """Wait for this also if the one that waits is cancelled meanwhile."""
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
 
 
 def may_have_run(tool: str) -> str:

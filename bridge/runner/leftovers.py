@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..tools.encode import encode
 from ..tools.tool import CallContext, Parked, Tool
 from .durable import may_have_run
 
-__all__ = ["NOT_KNOWN", "Found", "Recovered", "died_here", "recover"]
+__all__ = ["NOT_KNOWN", "Found", "Recovered", "Stands", "died_here", "recover"]
 
 logger = logging.getLogger("bridge.journal")
 
@@ -34,6 +34,10 @@ _AT_ONCE = 16
 
 NOT_KNOWN = "not_known"
 """The outcome of a call of which nobody can say any more whether it ran."""
+
+
+Stands = Callable[[Claimed, ToolResult, str], Awaitable[tuple[ToolResult, str]]]
+"""Tells what stands as the outcome of a call: this one, or another that somebody has left for it."""
 
 
 class Found(Enum):
@@ -85,6 +89,7 @@ async def recover(
     *,
     dead: Callable[[str], bool] | None = None,
     session: str | None = None,
+    stands: Stands | None = None,
 ) -> tuple[Recovered, ...]:
     """Bring to an end what processes that have died left unfinished, in one session or in all, and say what that was;
     oldest first.
@@ -92,7 +97,8 @@ async def recover(
     Of a call that was started, the tool's check is asked; a repeatable one runs again; any other is concluded as
     `NOT_KNOWN`. All of them have lost their sessions. `dead` tells by the name of an owner whether it is dead: by
     default, whether it `died_here`. Sessions are looked after side by side, the calls of
-    each in their order. Several may do this at once. Raises `JournalError`; then call it again.
+    each in their order. Several may do this at once. Where outcomes may come from outside, `stands` has the last word.
+    Raises `JournalError`; then call it again.
     """
     gone = dead or (lambda name: died_here(name, owner))
     begun = await journal.claims(session=session)
@@ -104,7 +110,7 @@ async def recover(
 
     async def look_after(calls: Sequence[Claimed]) -> list[Recovered]:
         async with places:
-            found = [await _recovered(journal, each, tools.get(each.tool), owner) for each in calls]
+            found = [await _recovered(journal, each, tools.get(each.tool), owner, stands) for each in calls]
             recovered = [each for each in found if each is not None]
             await journal.settle([each.claimed.call for each in recovered], State.ORPHANED)
             return recovered
@@ -117,11 +123,13 @@ async def recover(
     return tuple(by_call[claimed.call] for claimed in left if claimed.call in by_call)
 
 
-async def _recovered(journal: Journal, claimed: Claimed, tool: Tool | None, owner: str) -> Recovered | None:
+async def _recovered(
+    journal: Journal, claimed: Claimed, tool: Tool | None, owner: str, stands: Stands | None
+) -> Recovered | None:
     """None if somebody else is at it."""
     if claimed.state is not State.STARTED:
         return Recovered(claimed, Found.FINISHED, claimed.outcome, claimed.result)
-    found, work = Found.UNKNOWN, None
+    found, work, held = Found.UNKNOWN, None, claimed
     arguments = None if tool is None else _arguments(tool, claimed)
     if tool is not None and arguments is not None:
         if tool.check_outcome is not None:
@@ -131,11 +139,15 @@ async def _recovered(journal: Journal, claimed: Claimed, tool: Tool | None, owne
             claim = await journal.claim(claimed.call, claimed.tool, text, owner, instead_of=claimed.owner)
             if not isinstance(claim, Granted):
                 return None
+            held = replace(claimed, owner=owner)
             found, work = Found.REPEATED, _again(tool, arguments, claimed.call)
     output, outcome = ("", NOT_KNOWN) if tool is None or work is None else await _outcome(tool, work)
     if outcome == NOT_KNOWN:
         found, output = Found.UNKNOWN, encode({"error": may_have_run(claimed.tool)})
     result = ToolResult(claimed.call.call_id, output, is_error=outcome != "ok", name=claimed.tool)
+    if stands is not None:
+        ours, (result, outcome) = result, await stands(held, result, outcome)
+        found = found if result == ours else Found.FINISHED
     concluded = await journal.conclude(claimed.call, result, outcome)
     return Recovered(claimed, found, concluded.outcome, concluded.result)
 

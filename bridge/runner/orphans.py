@@ -2,17 +2,18 @@
 
 A session that comes **after** another is a new one to its agent, which knows nothing of the calls before: their results
 cannot be given as results, but be told. A session that **goes on** elsewhere is the same one to the agent, which still
-waits: the results are sent as what they are.
+waits: the results are sent as what they are. It keeps its name, in however many processes it goes on one after the
+other, so that all that is known of it is found under that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from ..core.conversation import Step
 from ..core.events import (
@@ -23,17 +24,21 @@ from ..core.events import (
     ReplyStarted,
     Run,
     Sent,
+    Start,
     ToolCall,
+    ToolCalled,
     ToolResult,
     ToolResults,
 )
 from ..errors import JournalError
-from ..journal import CallId, Claimed, Entry, Journal, State
+from ..journal import Begun, CallId, Claimed, Entry, Fate, Journal, Part, State
 from ..tools.encode import encode
 from ..tools.tool import Tool
+from .durable import may_have_run
 from .leftovers import recover
+from .post import Post
 
-__all__ = ["Due", "Left", "Orphans", "Telling", "account"]
+__all__ = ["Due", "Left", "Orphans", "Past", "Telling", "account"]
 
 logger = logging.getLogger("bridge.journal")
 
@@ -44,6 +49,11 @@ _LONGEST: Final = 2_000
 _ROOM: Final = 8_000
 """... of all of them together. JSON is not cut: what is longer is only named."""
 _LOST: Final = "This call was lost with the process that ran it. Nothing has been changed; call it again if need be."
+_HARMLESS: Final = (
+    "This call was lost with the process that ran it. It may have been carried out; it does no harm to call it again."
+)
+_GONE: Final = (DiscardedBy.END, DiscardedBy.ORPHANED)
+"""Discarded for want of a session, not because nobody wanted the result."""
 
 
 class Due(Enum):
@@ -65,12 +75,23 @@ class Left:
     """Its claim, if it has one."""
 
 
-class Orphans:
-    """Looks after what sessions have left. `owner` names this process in this life."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a session has behind it that goes on here."""
 
-    def __init__(self, journal: Journal, owner: str, *, retry: float = _RETRY) -> None:
+    calls: tuple[Left, ...] = ()
+    """The oldest first."""
+    turn: int = 0
+    """The turns that come now have greater numbers than this."""
+
+
+class Orphans:
+    """Looks after what sessions have left. `owner` names this process in this life; `post` is the runner's."""
+
+    def __init__(self, journal: Journal, owner: str, post: Post | None = None, *, retry: float = _RETRY) -> None:
         self._journal = journal
         self._owner = owner
+        self._post = post
         self._retry = retry
         self._writing: set[asyncio.Task[None]] = set()
         self._unused: dict[str, tuple[Claimed, ...]] = {}
@@ -92,31 +113,42 @@ class Orphans:
         if taken:
             self._unused[session] = taken
 
-    async def left(self, session: str, tools: Mapping[str, Tool]) -> tuple[Left, ...]:
-        """The calls of a session that goes on here, and whose process does not; what was begun is brought to an end.
+    async def left(self, session: str, tools: Mapping[str, Tool]) -> Past:
+        """What a session has behind it that goes on here, and whose processes do not; what was begun in it is brought
+        to an end.
 
         Raises `JournalError`.
         """
-        await recover(self._journal, tools, self._owner, dead=lambda owner: True, session=session)
+        if self._post is not None:
+            await self._post.conclude(self._journal, _everybody, session=session)
+        stands = None if self._post is None else self._post.stands
+        await recover(self._journal, tools, self._owner, dead=_everybody, session=session, stands=stands)
         claims = {each.call.key: each for each in await self._journal.claims(session=session, states=tuple(State))}
-        past = await _past(self._journal.read(session))
-        known = {key: _left(each, past.get(key)) for key, each in claims.items()}
-        return (*known.values(), *(_lost(seen) for key, seen in past.items() if key not in known))
+        log = _Log(claims)
+        async for _, entry in self._journal.read(session):
+            log.read(entry)
+        known = [_claimed(each, log.calls.get(key), tools.get(each.tool)) for key, each in claims.items()]
+        unclaimed = (seen for key, seen in log.calls.items() if key not in claims)
+        known += [_lost(seen, tools.get(seen.call.name)) for seen in (*unclaimed, *log.waiting.values())]
+        for fate in (State.SENT, State.DISCARDED):
+            late = (key for key, seen in log.calls.items() if seen.fate is fate and key in claims)
+            self.settled([claims[key].call for key in late if claims[key].state is State.ORPHANED], fate)
+        return Past(tuple(known), 1 + max((log.turn, *(key.epoch for key in (*claims, *log.calls)))))
 
-    def told(self, calls: Sequence[CallId]) -> None:
-        """These have been told now: write that down, without waiting."""
+    def settled(self, calls: Sequence[CallId], fate: Fate) -> None:
+        """This has become of them now: write that down, without waiting."""
         if calls:
-            task = asyncio.get_running_loop().create_task(self._settle(tuple(calls)))
+            task = asyncio.get_running_loop().create_task(self._settle(tuple(calls), fate))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
-    async def _settle(self, calls: Sequence[CallId]) -> None:
+    async def _settle(self, calls: Sequence[CallId], fate: Fate) -> None:
         while True:
             try:
-                await self._journal.settle(calls, State.SENT)
+                await self._journal.settle(calls, fate)
                 return
             except JournalError as error:
-                logger.warning("that results have been told is not in the journal yet, and waits: %s", error)
+                logger.warning("what has become of results is not in the journal yet, and waits: %s", error)
             await asyncio.sleep(self._retry)
 
     async def aclose(self, timeout: float) -> None:
@@ -131,30 +163,37 @@ class Orphans:
 
 
 class Telling:
-    """An observer of one session: what it tells of the calls it has inherited is told, and is written down as that."""
+    """An observer of one session: what becomes there of the calls it has inherited is written down."""
 
-    def __init__(self, orphans: Orphans, left: Sequence[Left]) -> None:
+    def __init__(self, orphans: Orphans, past: Past) -> None:
         self._orphans = orphans
-        owed = (each for each in left if each.due is not Due.NOTHING)
+        owed = (each for each in past.calls if each.due is not Due.NOTHING)
         self._calls = {each.call.call_id: each.of for each in owed if each.of is not None}
+        self._turn = past.turn
         self._spoken: list[CallId] = []
 
     def __call__(self, session: object, step: Step) -> None:
-        told: list[CallId] = []
+        sent: list[CallId] = []
+        unwanted: list[CallId] = []
         for output in step.outputs:
-            if isinstance(output, FollowUp):
-                self._spoken += self._of([output.key])
+            match output:
+                case FollowUp(key):
+                    self._spoken += self._of([key])
+                case Discard(key, reason) if reason not in _GONE:
+                    unwanted += self._of([key])
         for event in step.events:
             match event:
                 case Sent(keys):
-                    told += self._of(keys)
+                    sent += self._of(keys)
                 case ReplyStarted():
-                    told += self._spoken
+                    sent += self._spoken
                     self._spoken = []
-        self._orphans.told(told)
+        self._orphans.settled(sent, State.SENT)
+        self._orphans.settled(unwanted, State.DISCARDED)
 
     def _of(self, keys: Sequence[CallKey]) -> list[CallId]:
-        found = (self._calls.pop(key.call_id, None) for key in keys)
+        # A later call may have the same id.
+        found = (self._calls.pop(key.call_id, None) for key in keys if key.epoch <= self._turn)
         return [call for call in found if call is not None]
 
 
@@ -187,39 +226,107 @@ class _Seen:
     """A call, as far as the entries tell of it."""
 
     call: ToolCall
-    due: Due = Due.RESULT
+    due: Due
+    fate: Fate | None = None
+    """What has become of its result for good."""
+
+    def ends(self, fate: Fate | None) -> None:
+        self.due, self.fate = Due.NOTHING, fate
 
 
-async def _past(entries: AsyncIterator[tuple[int, Entry]]) -> dict[CallKey, _Seen]:
-    """The calls that were to be run, and what they are still owed."""
-    seen: dict[CallKey, _Seen] = {}
-    interim: set[CallKey] = set()
-    async for _, entry in entries:
+class _Log:
+    """What the entries of a session tell of its calls. `claimed` are the keys of those that have claims."""
+
+    def __init__(self, claimed: Iterable[CallKey]) -> None:
+        self.calls: dict[CallKey, _Seen] = {}
+        """Those that were to be run, each by the key that it was called under first."""
+        self.waiting: dict[str, _Seen] = {}
+        """Those that had to wait until their reply had been heard, by id."""
+        self.turn = 0
+        """From which the latest process has counted on."""
+        self._claimed = tuple(claimed)
+        self._first: dict[CallKey, CallKey] = {}
+        """From the key that a later process has given to a call, to the one under which it was called first."""
+        self._interim: set[CallKey] = set()
+        self._spoken: list[CallKey] = []
+        """Of which the agent was asked to tell the outcome, and has not begun to."""
+
+    def read(self, entry: Entry) -> None:
+        """The next one."""
         match entry.fact:
+            case Begun(turn=turn):
+                self._goes_on(turn)
+            case ToolCalled(call, Start.AFTER_REPLY) if entry.part is Part.HEARD:
+                self.waiting[call.call_id] = _Seen(call, Due.RESULT)
             case Run(key, call):
-                seen[key] = _Seen(call)
+                self.waiting.pop(call.call_id, None)
+                due = Due.RESULT if call.expects_result else Due.NOTHING
+                self.calls.setdefault(self._first.get(key, key), _Seen(call, due))
             case ToolResults(results, keys=keys):
-                interim |= {key for key, result in zip(keys, results, strict=True) if result.interim}
+                self._interim |= {key for key, result in zip(keys, results, strict=True) if result.interim}
+            case FollowUp(key):
+                self._spoken.append(key)
+            case ReplyStarted():
+                self._end(self._spoken, State.SENT)
+                self._spoken = []
             case Sent(keys):
-                for key in keys:
-                    if key in seen:
-                        seen[key].due = Due.OUTCOME if key in interim else Due.NOTHING
-                interim.difference_update(keys)
-            case Discard(key, reason) if key in seen and reason is not DiscardedBy.END:  # for that is undone here
-                seen[key].due = Due.NOTHING
-    return seen
+                self._sent(keys)
+            case Discard(key, reason) if reason is not DiscardedBy.END:  # for that is undone here
+                self._end([key], None if reason in _GONE else State.DISCARDED)
+
+    def _goes_on(self, turn: int) -> None:
+        """Another process has the session now, and gives those calls that it knows from before a key of its own."""
+        self.turn = turn
+        self._interim, self._spoken = set(), []
+        for key in sorted({*self._claimed, *self.calls}):
+            if key.epoch < turn:
+                self._first[CallKey(turn, key.call_id)] = key
+
+    def _sent(self, keys: Sequence[CallKey]) -> None:
+        self._end([key for key in keys if key not in self._interim], State.SENT)
+        for key in self._interim.intersection(keys):
+            if seen := self.calls.get(self._first.get(key, key)):
+                seen.due = Due.OUTCOME
+        self._interim.difference_update(keys)
+
+    def _end(self, keys: Sequence[CallKey], fate: Fate | None) -> None:
+        for key in keys:
+            self.waiting.pop(key.call_id, None)
+            if seen := self.calls.get(self._first.get(key, key)):
+                seen.ends(fate)
 
 
-def _left(claimed: Claimed, seen: _Seen | None) -> Left:
+def _claimed(claimed: Claimed, seen: _Seen | None, tool: Tool | None) -> Left:
     """A call that was claimed. What has become of it the claim says, and the entries what the agent was told."""
-    call = ToolCall(claimed.call.call_id, claimed.tool) if seen is None else seen.call
-    due = Due.RESULT if seen is None else seen.due
-    if claimed.state is not State.ORPHANED or claimed.result is None:
-        due = Due.NOTHING
-    return Left(call, due, claimed.result, claimed.call)
+    seen = seen or _Seen(ToolCall(claimed.call.call_id, claimed.tool), Due.RESULT)
+    result, due = claimed.result, seen.due
+    match claimed.state:
+        case State.SENT | State.DISCARDED:
+            due = Due.NOTHING
+        case State.STARTED:  # somebody else is just about to bring it to its end
+            result = _failed(seen.call, _HARMLESS if tool and tool.repeatable else may_have_run(claimed.tool))
+        case State.OWED | State.ORPHANED:
+            pass
+        case _:
+            assert_never(claimed.state)
+    return Left(seen.call, due, result, claimed.call)
 
 
-def _lost(seen: _Seen) -> Left:
-    """A call that only reads: nothing of it is in the journal but that it was begun."""
-    result = ToolResult(seen.call.call_id, encode({"error": _LOST}), is_error=True, name=seen.call.name)
-    return Left(seen.call, seen.due, result)
+def _lost(seen: _Seen, tool: Tool | None) -> Left:
+    """A call without a claim. A tool that changes something never runs without one, unless it may run twice."""
+    if tool is None:
+        said = may_have_run(seen.call.name)
+    elif tool.effect == "read" or not tool.repeatable:
+        said = _LOST
+    else:
+        said = _HARMLESS
+    return Left(seen.call, seen.due, _failed(seen.call, said))
+
+
+def _failed(call: ToolCall, said: str) -> ToolResult:
+    return ToolResult(call.call_id, encode({"error": said}), is_error=True, name=call.name)
+
+
+def _everybody(owner: str) -> bool:
+    """Whoever has had the session before is gone."""
+    return True

@@ -20,25 +20,25 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 
-from ..core.events import CallKey, ToolResult
+from ..core.events import ToolResult
 from ..errors import JournalError
 from ..journal import Claimed, Journal
 from ..journal import State as CallState
-from ..journal.mailbox import Kind, Letter, Mailbox, Open, Posted, Receipt, State
+from ..journal.mailbox import Kind, Letter, Mailbox, Open, Posted, State
 from ..journal.stored import soon
-from ..tools.encode import encode
-from .approvals import (
-    AlreadyDecided,
-    ApprovalRequest,
-    Approvals,
-    Decided,
-    Decision,
-    Expired,
-    Resolution,
-    Resolved,
-    Unknown,
-)
+from .approvals import ApprovalRequest, Approvals, Decided, Decision, Resolution, Resolved, Unknown
 from .leftovers import died_here
+from .letters import (
+    answer_of,
+    answer_text,
+    decision_of,
+    read_answer,
+    read_request,
+    request_text,
+    resolution_text,
+    result_of,
+    ticket_of,
+)
 from .parking import Answer, Completion, Parking, Verdict
 
 __all__ = ["Post", "Way"]
@@ -63,10 +63,13 @@ class Way(Enum):
 class Post:
     """The mailbox, as the calls of one process use it. `parking` and `approvals` are its own, `owner` is its name.
 
-    It follows the mailbox on the event loop of `begin`, which is that of the tools. Answers may be given on any.
+    `recording` tells by its ticket whether a call has been claimed, and its outcome is not in the journal yet. It
+    follows the mailbox on the event loop of `begin`, which is that of the tools. Answers may be given on any.
     """
 
-    def __init__(self, mailbox: Mailbox, owner: str, parking: Parking, approvals: Approvals) -> None:
+    def __init__(
+        self, mailbox: Mailbox, owner: str, parking: Parking, approvals: Approvals, recording: Callable[[str], bool]
+    ) -> None:
         self.taken: Counter[Way] = Counter()
         """Answers that came from other processes, by how they were found."""
         self.trouble = ""
@@ -75,6 +78,7 @@ class Post:
         self._owner = owner
         self._parking = parking
         self._approvals = approvals
+        self._recording = recording
         self._outbox: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_WAITING)
         self._early: set[str] = set()
         """Tickets of answers to calls that are not known here, or not yet."""
@@ -101,7 +105,7 @@ class Post:
         if here and self.trouble:
             return self._parking.give(ticket, answer)
         try:
-            receipt = await self._mailbox.post(Kind.CALL, ticket, _answer_text(answer))
+            receipt = await self._mailbox.post(Kind.CALL, ticket, answer_text(answer))
         except JournalError:
             if not here:
                 raise
@@ -115,7 +119,7 @@ class Post:
             case Posted.REPEATED:
                 return Completion(Verdict.REPEATED, answer)
             case Posted.CONFLICT:
-                return Completion(Verdict.CONFLICT, _answer(receipt.answer) if receipt.answer else None)
+                return Completion(Verdict.CONFLICT, read_answer(receipt.answer) if receipt.answer else None)
             case Posted.OVER:
                 return self._parking.heard(ticket, answer) or Completion(Verdict.EXPIRED)
             case Posted.UNKNOWN:
@@ -129,7 +133,7 @@ class Post:
         here = self._approvals.has(request_id)
         how = Resolution.APPROVED if approve else Resolution.DENIED
         try:
-            receipt = await self._mailbox.post(Kind.APPROVAL, request_id, _resolution_text(how, by, reason))
+            receipt = await self._mailbox.post(Kind.APPROVAL, request_id, resolution_text(how, by, reason))
         except JournalError:
             if not here:
                 raise
@@ -140,12 +144,12 @@ class Post:
             case Posted.ACCEPTED | Posted.OVER if here:
                 return decide_here()
             case _:
-                return _decision(receipt)
+                return decision_of(receipt)
 
     async def elsewhere(self) -> tuple[ApprovalRequest, ...]:
         """The requests that wait at other processes, oldest first. Raises `JournalError`."""
         waiting = await self._mailbox.waiting(Kind.APPROVAL)
-        return tuple([_request(each.about) for each in waiting if each.owner != self._owner])
+        return tuple([read_request(each.about) for each in waiting if each.owner != self._owner])
 
     # ------------------------------------------------------------------------------------------------ what is shown
 
@@ -171,13 +175,13 @@ class Post:
                 state = State.TAKEN if how in (Resolution.APPROVED, Resolution.DENIED) else State.LATE
                 # What was asked about is not kept.
                 shown = self._asked(request, "null")
-                self._send(partial(self._mailbox.close, shown, state, _resolution_text(how, by, reason)))
+                self._send(partial(self._mailbox.close, shown, state, resolution_text(how, by, reason)))
 
     def _call(self, ticket: str) -> Open:
         return Open(Kind.CALL, ticket, ticket.rsplit(".", 2)[0], self._owner)
 
     def _asked(self, request: ApprovalRequest, arguments: str, seconds: float | None = None) -> Open:
-        text = _request_text(request, arguments)
+        text = request_text(request, arguments)
         return Open(Kind.APPROVAL, request.id, request.session_id, self._owner, text, seconds)
 
     def _send(self, write: Callable[[], Awaitable[None]]) -> None:
@@ -234,7 +238,7 @@ class Post:
                     await self._mailbox.close(Open(Kind.APPROVAL, letter.name, "", self._owner), State.LATE)
 
     async def _complete(self, letter: Letter, way: Way) -> None:
-        completion = self._parking.give(letter.name, _answer(letter.answer))
+        completion = self._parking.give(letter.name, read_answer(letter.answer))
         match completion.verdict:
             case Verdict.ACCEPTED:
                 self.taken[way] += 1
@@ -250,6 +254,8 @@ class Post:
                     "call %.100r: an outcome that was left for it came too late, and is not used", letter.name
                 )
         self._early.discard(letter.name)
+        if state is State.TAKEN and self._recording(letter.name):
+            return  # should this process die now, whoever comes after it finds the outcome there
         await self._mailbox.close(self._call(letter.name), state)
 
     async def _flush(self) -> None:
@@ -312,11 +318,26 @@ class Post:
         claims = await journal.claims(session=session, states=[CallState.STARTED])
         started = [each for each in claims if each.owner != self._owner]
         for owner in {each.owner for each in started if dead(each.owner)}:
-            calls = {".".join(map(str, each.call)): each for each in started if each.owner == owner}  # by ticket
+            calls = {ticket_of(each): each for each in started if each.owner == owner}
             for letter in await self._mailbox.take(owner):
                 if (claimed := calls.get(letter.name)) is not None:
-                    result, outcome = _result(claimed, _answer(letter.answer))
+                    result, outcome = result_of(claimed, read_answer(letter.answer))
                     await journal.conclude(claimed.call, result, outcome)
+
+    async def stands(self, claimed: Claimed, result: ToolResult, outcome: str) -> tuple[ToolResult, str]:
+        """What stands as the outcome of a call of the dead: this, or what somebody has left for it until this moment.
+
+        Later than that nothing can be left for it: of two answers the database lets one win. Raises `JournalError`.
+        """
+        ticket = ticket_of(claimed)
+        receipt = await self._mailbox.post(Kind.CALL, ticket, answer_text(answer_of(result)))
+        match receipt.posted:
+            case Posted.ACCEPTED:
+                # It is nobody's answer: who comes later is late.
+                await self._mailbox.close(Open(Kind.CALL, ticket, claimed.call.session, claimed.owner), State.LATE)
+            case Posted.CONFLICT if receipt.answer:
+                return result_of(claimed, read_answer(receipt.answer))
+        return result, outcome
 
     async def aclose(self, timeout: float) -> None:
         """Tell others how it stands, for up to `timeout` seconds. On the tools' loop."""
@@ -333,64 +354,6 @@ class Post:
             logger.warning("other processes learn of the end of this one when its lease runs out")
 
 
-# ------------------------------------------------------------------------------------------------------- JSON, and back
-
-
-def _answer_text(answer: Answer) -> str:
-    return json.dumps({"output": answer.output, "error": answer.error})
-
-
-def _answer(text: str) -> Answer:
-    return Answer(**json.loads(text))
-
-
-def _resolution_text(how: Resolution, by: str, reason: str) -> str:
-    return json.dumps({"how": how.value, "by": by, "reason": reason})
-
-
-def _request_text(request: ApprovalRequest, arguments: str) -> str:
-    return json.dumps(
-        {
-            "id": request.id,
-            "session_id": request.session_id,
-            "key": list(request.key),
-            "tool": request.tool,
-            "arguments": arguments,
-            "fingerprint": request.fingerprint,
-            "asked": request.asked,
-            "seconds": request.seconds,
-        }
-    )
-
-
-def _request(text: str) -> ApprovalRequest:
-    value = json.loads(text)
-    return ApprovalRequest(**{**value, "key": CallKey(*value["key"])})
-
-
-def _decision(receipt: Receipt) -> Decision:
-    """What becomes of a decision about a request of another process."""
-    request = _request(receipt.about)
-    if not receipt.answer:
-        return Expired(Resolved(request, Resolution.EXPIRED))
-    answer = json.loads(receipt.answer)
-    resolved = Resolved(request, Resolution(answer["how"]), answer["by"], answer["reason"])
-    match receipt.posted:
-        case Posted.ACCEPTED:
-            return Decided(resolved)
-        case Posted.OVER:
-            return Expired(resolved)
-        case _:
-            return AlreadyDecided(resolved)
-
-
 def _process(owner: str) -> str:
     """Without what tells one life from another."""
     return owner.rpartition("/")[0]
-
-
-def _result(claimed: Claimed, answer: Answer) -> tuple[ToolResult, str]:
-    output = encode({"error": answer.error}) if answer.error else answer.output
-    failed = bool(answer.error)
-    result = ToolResult(claimed.call.call_id, output, is_error=failed, name=claimed.tool)
-    return result, "error" if failed else "ok"

@@ -55,7 +55,7 @@ class Runner:
         mailbox = journal.mailbox if isinstance(journal, WithMailbox) else None
         self.post: Post | None = None
         if mailbox is not None and self.durable is not None:
-            self.post = Post(mailbox, self.durable.owner, parking, self.approvals)
+            self.post = Post(mailbox, self.durable.owner, parking, self.approvals, self.durable.recording)
         shared = Shared(Slots(max_concurrent), {}, Replays(clock))
         self._process = Process(shared, self.guards, self.approvals, parking, threads, watchers, clock, self.durable)
 
@@ -141,10 +141,11 @@ class Runner:
         """
         if self._journal is None or self.durable is None:
             return ()
+        stands = None
         if self.post is not None:
-            dead = dead or await self.post.dead()
+            dead, stands = dead or await self.post.dead(), self.post.stands
             await self.post.conclude(self._journal, dead)
-        return await recover(self._journal, tools, self.durable.owner, dead=dead)
+        return await recover(self._journal, tools, self.durable.owner, dead=dead, stands=stands)
 
     async def aclose(self, timeout: float) -> None:
         """Cancel the calls that have outlived their sessions, for up to `timeout` seconds, and approve no more.

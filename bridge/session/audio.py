@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AudioMeter", "PlaybackClock"]
+__all__ = ["AudioMeter", "Microphone", "PlaybackClock"]
 
 _WINDOW = 4.0
 """Seconds of steady sending after which its pace is judged."""
@@ -56,6 +56,34 @@ class AudioMeter:
     def _too_fast(self, pace: float) -> str:
         times = pace / self._bytes_per_second
         return f"audio arrives {times:.1f} times as fast as it is spoken: the provider drops what is too much"
+
+
+class Microphone:
+    """The user's voice as a host sends it: in whole samples, at its pace, and dropped while nobody could hear it."""
+
+    def __init__(self, sample_width: int, sample_rate: int) -> None:
+        self._meter = AudioMeter(sample_width, sample_rate)
+        self._width = sample_width
+        self._rate = sample_rate
+        self._dropped = 0
+
+    def sends(self, size: int, now: float) -> str | None:
+        """`size` bytes at `now`; a warning, as of `AudioMeter.add`. Raises `ValueError` for half samples."""
+        if size % self._width:
+            raise ValueError(
+                f"{size} bytes of audio are not whole samples of {self._width} bytes: "
+                "everything after the cut would be noise"
+            )
+        return self._meter.add(size, now)
+
+    def drops(self, size: int) -> None:
+        """So many bytes reach nobody."""
+        self._dropped += size
+
+    def take_dropped(self) -> float:
+        """Seconds that have been dropped since this was last asked."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped / self._width / self._rate
 
 
 class PlaybackClock:

@@ -14,16 +14,23 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Never
+from typing import Any, Final, Never, Protocol
 
 import orjson
 
 from ..core.events import ApprovalAnswer, CallKey, ToolCall, ToolSpec
 from ..errors import ToolError
-from ..runner.approvals import Approvals
 from ..tools.tool import CallContext, Tool
 
-__all__ = ["Consent"]
+__all__ = ["Asking", "Consent"]
+
+
+class Asking(Protocol):
+    """Whoever may decide about tools here: `Approvals`, or what reaches them on another event loop."""
+
+    async def ask(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> None:
+        """As `Approvals.ask`."""
+        ...
 
 
 class _State(Enum):
@@ -45,7 +52,7 @@ class Consent:
 
     def __init__(
         self,
-        approvals: Approvals | None,
+        approvals: Asking | None,
         context: Callable[[CallKey, str], CallContext],
         tell: Callable[[ApprovalAnswer], None],
     ) -> None:
@@ -61,7 +68,7 @@ class Consent:
         if call.call_id in self._asked:
             return
         asked = self._asked[call.call_id] = _Asked(call)
-        asked.task = asyncio.get_running_loop().create_task(self._decide(asked, tool or _foreign(call.name)))
+        asked.task = asyncio.get_running_loop().create_task(self._decide(asked, tool or _FOREIGN))
         self._tasks.add(asked.task)
         asked.task.add_done_callback(self._tasks.discard)
 
@@ -123,10 +130,9 @@ def _read(arguments: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _foreign(name: str) -> Tool:
-    """Stands for a tool of the provider's own, which is never called here."""
+def _never(*_: str | Mapping[str, Any] | CallContext) -> Never:
+    raise AssertionError("a tool of the provider's runs there")
 
-    def never(*_: str | Mapping[str, Any] | CallContext) -> Never:
-        raise AssertionError("a tool of the provider's runs there")
 
-    return Tool(spec=ToolSpec(name), invoke=never, check=never)
+_FOREIGN: Final = Tool(spec=ToolSpec("of_the_provider"), invoke=_never, check=_never)
+"""Stands for every tool of the provider's own, whatever its name: it is asked about, and never called here."""

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from ..core.conversation import Event, Step
-from ..core.events import CallConcluded, CallKey, CallsCancelled, LinkLost, ToolCalled, ToolFinished, TurnOutput
+from ..core.events import CallConcluded, CallKey, LinkLost, ToolCalled, ToolFinished, ToolResult, TurnOutput
 from ..core.turn import TurnMachine
-from ..runner.orphans import Due, Left
+from ..runner.orphans import Due, Past
 from .reconnect import Resumable
 
 __all__ = ["Inherited", "seeded"]
 
-_EPOCH: Final = 0
-"""Of the calls before the first turn."""
-
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """A session that goes on here."""
+    """A session that goes on here, under the name that it has had from its beginning."""
 
     resumable: Resumable
-    calls: tuple[Left, ...] = ()
+    past: Past = field(default_factory=Past)
 
 
-def seeded(machine: TurnMachine, calls: Sequence[Left]) -> tuple[TurnMachine, Step]:
+def seeded(machine: TurnMachine, inherited: Inherited) -> tuple[TurnMachine, Step]:
     """The machine without a connection, and with these calls; and what it was told, for those who observe.
 
-    It was told in events, as always, so that a replay decides the same. None of the calls is to be run.
+    Its turns go on where those before have ended, so that no two calls have one key. It was told in events, as always,
+    so that a replay decides the same. None of the calls is to be run.
     """
-    events = tuple(_events(calls))
+    machine = machine._replace(turn=inherited.past.turn)
+    events = tuple(_events(inherited.past, 0 if machine.delivery.unique_ids else machine.turn))
     outputs: list[TurnOutput] = []
     for event in events:
         machine, decided = machine.handle(event)
@@ -39,16 +37,13 @@ def seeded(machine: TurnMachine, calls: Sequence[Left]) -> tuple[TurnMachine, St
     return machine, Step(events, tuple(outputs), ())
 
 
-def _events(calls: Sequence[Left]) -> Iterator[Event]:
-    known = {each.call.call_id: each for each in calls}  # of an id that came again, the latest
+def _events(past: Past, epoch: int) -> Iterator[Event]:
+    known = {each.call.call_id: each for each in past.calls}  # of an id that came again, the latest
     yield LinkLost()
-    for each in known.values():
-        yield ToolCalled(each.call)
-    if answered := tuple(call_id for call_id, each in known.items() if each.due is not Due.RESULT):
-        yield CallsCancelled(answered)
     for call_id, each in known.items():
-        match each.due, each.result:
-            case Due.RESULT, result if result is not None:
-                yield ToolFinished(CallKey(_EPOCH, call_id), result)
-            case Due.OUTCOME, result if result is not None:
-                yield CallConcluded(CallKey(_EPOCH, call_id), result)
+        # One that has been answered is known, so that a repeat of it is, and comes to its end without a word.
+        answered = each.due is not Due.RESULT
+        yield ToolCalled(replace(each.call, expects_result=False) if answered else each.call)
+        yield ToolFinished(CallKey(epoch, call_id), each.result or ToolResult(call_id, "null"))
+        if each.due is Due.OUTCOME and each.result is not None:
+            yield CallConcluded(CallKey(epoch, call_id), each.result)

@@ -143,6 +143,10 @@ class Running:
         self._live: dict[CallKey, _Live] = {}
         self._fillers = Fillers(lambda key, text: host.here(FillerDue(key, text)), host.silent_since, calls.aside)
 
+    def named(self, session_id: str) -> None:
+        """This is the session's name from now on."""
+        self._host = replace(self._host, session_id=session_id)
+
     def start(self, command: Run, known: Iterable[str], *, forbidden: bool = False) -> None:
         """Run a call. `known` are the names that the agent may use. What is forbidden is only answered so."""
         key, call = command.key, command.call

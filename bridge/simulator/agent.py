@@ -21,6 +21,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus
 
+from bridge.simulator.account import keep
 from bridge.simulator.calls import Calls, told
 from bridge.simulator.ledger import CallRecord, Fate, Phase, ReplyEnd, ReplyRecord, RequestRecord, Verdict
 from bridge.simulator.messages import ToolResult
@@ -91,7 +92,7 @@ class Agent:
         """The client asks for a reply. It ends the one in flight, and is swallowed while the user speaks."""
         phase = self.phase
         taken = self._rules.reply_requests is ReplyRequests.SPOKEN and self._user is not _User.SPEAKING
-        self._ledger.keep(self._ledger.requests, RequestRecord(self._clock.now, phase, taken))
+        keep(self._ledger.requests, RequestRecord(self._clock.now, phase, taken))
         if taken:
             if self._live is not None:
                 self._live.cut = ReplyEnd.INTERRUPTED

@@ -9,7 +9,6 @@ where the two differ (see `Rules`).
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -21,6 +20,7 @@ import anyio
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from bridge.simulator.house import House
 from bridge.simulator.ledger import Ended, Ledger
 from bridge.simulator.messages import InputAudio, Message, Refused, ResumeSession, UpdateSession, read
 from bridge.simulator.player import TurnDetection
@@ -80,6 +80,7 @@ class Simulator:
         self._pace = pace
         self._api_key = api_key
         self._turns = TurnDetection(turn_detection)
+        self._house = House()
         self._sessions: dict[str, Session] = {}
         self._left_over: tuple[Step, ...] | None = None
         self.refusals: list[str] = []
@@ -87,10 +88,7 @@ class Simulator:
 
     async def __aenter__(self) -> Self:
         self._changes = Changes()
-        self._stopping = anyio.Event()
-        at_home = anyio.Event()
-        self._home = asyncio.create_task(self._house_sessions(at_home))
-        await at_home.wait()
+        await self._house.open()
         try:
             self._server = await serve(
                 self._serve,
@@ -102,8 +100,7 @@ class Simulator:
                 max_size=_MAX_FRAME,
             )
         except OSError:
-            self._stopping.set()
-            await self._home
+            await self._house.aclose()
             raise
         self._port = next(iter(self._server.sockets)).getsockname()[1]
         return self
@@ -116,16 +113,8 @@ class Simulator:
             self._server.close()
             with anyio.move_on_after(_GOODBYE):
                 await self._server.wait_closed()
-            self._stopping.set()
-            await self._home
+            await self._house.aclose()
             await self._server.wait_closed()
-
-    async def _house_sessions(self, at_home: anyio.Event) -> None:
-        """Own the sessions. It is a task of its own, so that one task may enter the simulator and another leave it."""
-        async with anyio.create_task_group() as self._tasks:
-            at_home.set()
-            await self._stopping.wait()
-            self._tasks.cancel_scope.cancel()
 
     @property
     def url(self) -> str:
@@ -172,7 +161,7 @@ class Simulator:
     # One connection
 
     async def _serve(self, socket: ServerConnection) -> None:
-        link = Link(socket, self._stopping)
+        link = Link(socket, self._house.closing)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.write)
             try:
@@ -230,11 +219,11 @@ class Simulator:
         steps, self._left_over = self._left_over, None
         scenario = self._scenario if steps is None else replace(self._scenario, steps=steps)
         session = Session(scenario, config, pace=self._pace, turns=self._turns)
-        await self._tasks.start(session.run, link)
+        await self._house.tasks.start(session.run, link)
         session.ledger.note("-> session.update")
         self._sessions[session.id] = session
         self._forget_old()
-        self._tasks.start_soon(self._watch, session)
+        self._house.tasks.start_soon(self._watch, session)
         self._changes.notify()
         return session
 

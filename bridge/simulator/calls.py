@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from bridge.simulator.account import keep
 from bridge.simulator.ledger import Answer, CallRecord, Fate, Phase, Verdict
 from bridge.simulator.messages import ToolResult
 from bridge.simulator.rules import EarlyResults, Joining, LateResults, ServerTool
@@ -91,9 +92,9 @@ class Calls:
         verdict = Verdict.UNKNOWN if record is None else self._judge(record, reply_id)
         answer = Answer(message.call_id, self._shared.clock.now, phase, message.result, message.is_error, verdict)
         if record is None:
-            self._shared.ledger.keep(self._shared.ledger.strays, answer)
+            keep(self._shared.ledger.strays, answer)
             return verdict
-        self._shared.ledger.keep(record.answers, answer)
+        keep(record.answers, answer)
         if verdict is Verdict.ACCEPTED or (verdict is Verdict.LATE and self._rules.late_results is LateResults.SPOKEN):
             record.result, record.is_error, record.fate = message.result, message.is_error, Fate.ANSWERED
             if record not in self._live:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, TypeVar
+from typing import Any
+
+from bridge.simulator.account import keep, newest
 
 __all__ = [
     "Answer",
@@ -19,9 +21,6 @@ __all__ = [
     "RequestRecord",
     "Verdict",
 ]
-
-_LIMIT: Final = 20_000
-_Entry = TypeVar("_Entry")
 
 
 class Phase(Enum):
@@ -176,18 +175,13 @@ class Ledger:
     resumes: int = 0
     ended: Ended = Ended.OPEN
 
-    def keep(self, entries: list[_Entry], entry: _Entry) -> None:
-        """Add to one of the lists, as long as there is room: what a client repeats for ever must not grow for ever."""
-        if len(entries) < _LIMIT:
-            entries.append(entry)
-
     def note(self, entry: str) -> None:
         """Add to the timeline."""
-        self.keep(self.timeline, entry)
+        keep(self.timeline, entry)
 
     def violated(self, what: str) -> None:
         """Add a breach of the protocol."""
-        self.keep(self.violations, what)
+        keep(self.violations, what)
 
     def find(self, call_id: str) -> CallRecord | None:
         """The newest call with this id."""
@@ -195,10 +189,7 @@ class Ledger:
 
     def call(self, name: str) -> CallRecord:
         """The newest call of this tool. Raises `LookupError` if there is none."""
-        for call in reversed(self.calls):
-            if call.name == name:
-                return call
-        raise LookupError(f"{name} was not called")
+        return newest(self.calls, name)
 
     @property
     def answers(self) -> list[Answer]:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio.lowlevel
 import orjson
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from bridge.simulator.agenda import Agenda
+from bridge.simulator.listener import Listener, cut
 
 __all__ = ["Body", "End", "Exchange", "Fault", "Refused", "Site", "json_answer"]
-
-_RESET: Final = struct.pack("ii", 1, 0)
-"""`SO_LINGER` of no time: the socket is closed with a reset."""
 
 
 class End(Enum):
@@ -108,15 +100,13 @@ class Site:
         self.agenda = agenda
         self.faults: list[Fault] = []
         self.exchanges: list[Exchange] = []
-        self._host = host
-        self._port = port
+        self._listener = Listener(host, port)
         self._error = error
-        self._state = ServerState()
 
     @property
     def url(self) -> str:
         """The site's address, without a path."""
-        return f"http://{self._host}:{self._port}"
+        return self._listener.url
 
     def route(self, method: str, path: str, name: str, operation: Operation) -> Route:
         """Serve this operation here, under the name by which faults and exchanges call it."""
@@ -127,7 +117,7 @@ class Site:
             self.exchanges.append(Exchange(self.agenda.now, name, 0 if answer is None else answer.status_code))
             self.agenda.notify()
             if answer is None:
-                self.cut(request)
+                cut(request)
                 await anyio.lowlevel.checkpoint()  # until the server knows that nobody is there any more
                 return Response()
             return answer
@@ -136,34 +126,15 @@ class Site:
 
     async def open(self, routes: Sequence[Route]) -> None:
         """Begin to listen. Raises `OSError` if the port is taken."""
-        loop = asyncio.get_running_loop()
-        config = Config(Starlette(routes=list(routes)), lifespan="off", log_config=None, access_log=False)
-        config.load()
-        # The protocol without `uvicorn.Server`: that one looks every tenth of a second whether it should stop.
-        self._server = await loop.create_server(
-            lambda: H11Protocol(config=config, server_state=self._state, app_state={}), self._host, self._port
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        await self._listener.open(routes)
         self._keeper = asyncio.create_task(self.agenda.keep())
 
     async def aclose(self) -> None:
         """Stop the clock, end every connection, and listen no more."""
         self.agenda.stop()
-        self._server.close()
-        for line in list(self._state.connections):
-            line.transport.abort()
-        tasks = list(self._state.tasks)
+        await self._listener.aclose()
         with anyio.CancelScope(shield=True):
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._keeper
-
-    def cut(self, request: Request) -> None:
-        """Reset the connection on which this request came."""
-        for line in list(self._state.connections):
-            if isinstance(line, H11Protocol) and line.client == request.scope["client"]:
-                peer: socket.socket = line.transport.get_extra_info("socket")
-                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                line.transport.abort()
 
     def _next_fault(self, name: str) -> Fault | None:
         place = next((place for place, fault in enumerate(self.faults) if fault.operation == name), None)

@@ -13,6 +13,7 @@ import orjson
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from bridge.simulator.account import keep
 from bridge.simulator.ledger import CallRecord, Ledger, ReplyRecord
 from bridge.simulator.messages import Refused
 from bridge.simulator.rules import ArgumentsForm, Rules
@@ -136,7 +137,7 @@ class Wire:
 
     def error(self, refused: Refused) -> None:
         """Send a `session.error`."""
-        self._ledger.keep(self._ledger.errors, refused.code)
+        keep(self._ledger.errors, refused.code)
         self.send("session.error", **_error(refused))
 
     def user_words(self, item_id: str, text: str) -> None:

@@ -137,7 +137,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if self.spec.timeout is None:
-            object.__setattr__(self, "spec", replace(self.spec, timeout=self._longest + _PROVIDER_MARGIN))
+            object.__setattr__(self, "spec", replace(self.spec, timeout=self.longest + _PROVIDER_MARGIN))
         name = self.spec.name
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no tool name: 1 to 64 of A-Z a-z 0-9 _ - are allowed; pass name=...")
@@ -162,7 +162,7 @@ class Tool:
             object.__setattr__(self, "spec", replace(self.spec, parameters=_without(self.hidden, self.spec.parameters)))
 
     @property
-    def _longest(self) -> float:
+    def longest(self) -> float:
         """Seconds until the agent has an answer, at most."""
         if self.answer_within is not None:
             return self.answer_within

@@ -56,7 +56,7 @@ async def test_a_call_of_an_embedded_session_is_completed_through_a_mounted_app(
     ask = Reply("One moment.", (Call("order", {"item": "lamp"}, "a/b"),))
     scenario = Scenario("", "", (UserSays("A lamp."), ask, Wait(2), AwaitResults(), HangUp()))
     async with (
-        asyncio.timeout(8),
+        asyncio.timeout(20),
         Bridge(tools()) as bridge,
         mounted(bridge) as port,
         Simulator(scenario, pace=0.05) as sim,
@@ -87,7 +87,7 @@ async def test_a_call_of_an_embedded_session_is_completed_through_a_mounted_app(
 
 
 async def test_a_bridge_that_is_drained_takes_no_sessions_and_ends_those_that_stay() -> None:
-    async with asyncio.timeout(8), Bridge() as bridge, mounted(bridge) as port, Simulator(pace=0.05) as sim:
+    async with asyncio.timeout(20), Bridge() as bridge, mounted(bridge) as port, Simulator(pace=0.05) as sim:
         agent = AssemblyAI(url=sim.url)
         async with bridge.session(agent, api_key="k") as session:
             assert (await port.post("/drain?seconds=0")).json() == {"left": 1}
@@ -100,7 +100,7 @@ async def test_a_bridge_that_is_drained_takes_no_sessions_and_ends_those_that_st
 
 
 async def test_a_drain_waits_for_sessions_that_end_by_themselves() -> None:
-    async with asyncio.timeout(8), Bridge() as bridge, Simulator(pace=0.05) as sim:
+    async with asyncio.timeout(20), Bridge() as bridge, Simulator(pace=0.05) as sim:
         async with bridge.session(AssemblyAI(url=sim.url), api_key="k"):
             draining = asyncio.create_task(bridge.drain(5))
             while not bridge.ready:  # noqa: ASYNC110 - what is waited for is no event of ours

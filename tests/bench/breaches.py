@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import orjson
 
 from bridge.journal import UNFINISHED, Claimed, State
 from bridge.runner.leftovers import NOT_KNOWN, Found, Recovered
-from bridge.simulator.ledger import CallRecord, Ledger
+from bridge.simulator.ledger import CallRecord, Fate, Ledger
 from tests.e2e.victim import ONCE, ticket_of
 
-__all__ = ["Did", "breaches", "left_over"]
+__all__ = ["Answered", "Did", "answered", "breaches", "left_over"]
+
+_NOTHING_CHANGED = "Nothing has been changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,16 @@ class Did:
     """Tools and tickets."""
     approved: frozenset[str]
     sent: frozenset[str]
-    """Tickets of results whose sending had returned."""
+    """Names of calls whose results had been sent: that had returned."""
     told: Counter[str]
-    """Tickets of outcomes that the agent was asked to tell later."""
+    """Names of calls whose outcomes the agent was asked to tell later."""
     serves: Mapping[str, str]
     """From a provider's name of a session to ours."""
+    resumable: tuple[Mapping[str, str], ...]
+    """What it takes to go on with a session, after each connection."""
+    resumed: tuple[str, ...]
+    refused: tuple[str, ...]
+    """Our names of sessions that went on in another life, and of those that did not although that was tried."""
     failed: tuple[str, ...]
     """What went wrong in a life that should not."""
 
@@ -44,15 +53,54 @@ class Did:
         return cls(
             effects,
             frozenset(after("approved")),
-            frozenset(after("sent")),
-            Counter(after("told")),
+            frozenset(map(_name, after("sent"))),
+            Counter(map(_name, after("told"))),
             dict(each.split(" ") for each in after("serves")),
+            tuple(map(orjson.loads, after("resumable"))),
+            tuple(after("resumed")),
+            tuple(after("refused")),
             tuple(after("failed")),
         )
 
 
-def breaches(claims: Sequence[Claimed], did: Did, heard: Iterable[Ledger], *, receipts: bool) -> Iterator[str]:
-    """What is wrong at any time. `receipts`: does the provider confirm what it was sent before that counts as sent?"""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """How often a call had been answered when a life ended."""
+
+    finally_: int = 0
+    provisionally: int = 0
+    told: int = 0
+    """How often the agent had been asked to tell what came of it."""
+    recorded: bool = False
+    """Did the journal know that nothing more was owed?"""
+
+
+def answered(
+    claims: Iterable[Claimed], did: Did, heard: Iterable[Ledger], recorded: Collection[str]
+) -> dict[str, Answered]:
+    """Of every call, by name. `recorded` are those of which the entries say that they were answered."""
+    settled = {_name(ticket_of(each.call)) for each in claims if each.state in (State.SENT, State.DISCARDED)}
+    found: dict[str, Answered] = {}
+    for ledger in heard:
+        for call in ledger.calls:
+            name = f"{did.serves.get(ledger.session_id, '')}.{call.call_id}"
+            final, interim = _texts(call)
+            over = name in settled or name in recorded
+            found[name] = Answered(len(final), len(interim), did.told[name], over)
+    return found
+
+
+def breaches(
+    claims: Sequence[Claimed],
+    did: Did,
+    heard: Iterable[Ledger],
+    *,
+    receipts: bool,
+    before: Mapping[str, Answered] = MappingProxyType({}),
+) -> Iterator[str]:
+    """What is wrong at any time. `receipts`: does the provider confirm what it was sent before that counts as sent?
+    `before` tells how far the calls had come that this life has inherited, by name.
+    """
     known = {ticket_of(each.call): each for each in claims}
     for (tool, ticket), times in did.effects.items():
         if times > 1 and tool in ONCE:
@@ -61,36 +109,66 @@ def breaches(claims: Sequence[Claimed], did: Did, heard: Iterable[Ledger], *, re
             yield f"{tool} {ticket} happened, and the journal does not know of it"
         if tool == "refund" and ticket not in did.approved:
             yield f"{tool} {ticket} happened, and nobody has approved it"
-    for ticket, times in did.told.items():
-        if times > 1:
-            yield f"{ticket} was told {times} times"
+    for name, times in did.told.items():
+        earlier = before.get(name, Answered())
+        if times - earlier.told > 1:
+            yield f"{name} was told {times - earlier.told} times"
+        if times > earlier.told and earlier.recorded:
+            yield f"{name} was told again, although the journal knew that it had been"
     for ticket, each in known.items():
-        if each.state is State.SENT and ticket not in did.sent and ticket not in did.told:
+        if each.state is State.SENT and _name(ticket) not in did.sent and _name(ticket) not in did.told:
             yield f"{each.tool} {ticket} is recorded as sent, and was not"
         if each.outcome == "ok" and (each.tool, ticket) not in did.effects:
             yield f"{each.tool} {ticket} is recorded as done, and did not happen"
+    changed = {(tool, _name(ticket)) for tool, ticket in did.effects}
     by_name = {(each.call.session, each.call.call_id): each for each in claims}  # a provider here has no id twice
     for ledger in heard:
         for call in ledger.calls:
-            yield from _answered(call, by_name.get((did.serves.get(ledger.session_id, ""), call.call_id)), receipts)
+            session = did.serves.get(ledger.session_id, "")
+            # Who was away while a reply was interrupted sends what nobody waits for: the provider may have hung up.
+            unheard = ledger.resumes > 0 and call.fate is Fate.ABANDONED
+            yield from _answered(call, by_name.get((session, call.call_id)), receipts and not unheard)
+            name = f"{session}.{call.call_id}"
+            yield from _answered_now(call, name, before.get(name, Answered()))
+            if (call.name, name) in changed and any(_NOTHING_CHANGED in answer.text for answer in call.answers):
+                yield f"{call.name} {name} has happened, and the agent was told that nothing had been changed"
     for failure in did.failed:
         yield f"a life failed: {failure}"
 
 
 def _answered(call: CallRecord, claimed: Claimed | None, receipts: bool) -> Iterator[str]:
     """What is wrong with the answers that a provider got to one call."""
-    texts = [orjson.loads(answer.text) for answer in call.answers]
-    final = [text for text in texts if not (isinstance(text, dict) and text.get("status") == "pending")]
+    final, interim = _texts(call)
     name = f"{call.name} {call.call_id if claimed is None else ticket_of(claimed.call)}"
-    if len(final) > 1 or len(texts) - len(final) > 1:
-        yield f"{name} was answered {len(texts)} times"
     if call.name != "look" and any(isinstance(text, str) for text in final):
         if claimed is None or claimed.outcome != "ok":
             yield f"{name} was answered before its outcome was in the journal"
         elif ticket_of(claimed.call) not in final:
             yield f"{name} was answered with what another call came to"
-    if claimed is not None and claimed.state is State.SENT and not texts and receipts:
+    if claimed is not None and claimed.state is State.SENT and not (final or interim) and receipts:
         yield f"{name} is recorded as sent, and never came"
+
+
+def _answered_now(call: CallRecord, name: str, before: Answered) -> Iterator[str]:
+    """What is wrong with how often a call was answered in one life."""
+    final, interim = (len(texts) for texts in _texts(call))
+    if final - before.finally_ > 1 or interim - before.provisionally > 1:
+        yield f"{call.name} {name} was answered {len(call.answers)} times"
+    if final > before.finally_ and before.recorded:
+        yield f"{call.name} {name} was answered again, although the journal knew that it had been"
+
+
+def _texts(call: CallRecord) -> tuple[list[Any], list[Any]]:
+    """What its answers say: those that are final, and those that say that it goes on."""
+    texts = [orjson.loads(answer.text) for answer in call.answers]
+    interim = [text for text in texts if isinstance(text, dict) and text.get("status") == "pending"]
+    return [text for text in texts if text not in interim], interim
+
+
+def _name(ticket: str) -> str:
+    """What a call is called in all lives: a life that goes on with a session gives its own numbers to earlier calls."""
+    session, _, call_id = ticket.split(".", 2)
+    return f"{session}.{call_id}"
 
 
 def left_over(claims: Sequence[Claimed], did: Did, recovered: Sequence[Recovered]) -> Iterator[str]:

@@ -4,8 +4,9 @@
 
 A *house* is a journal and the lives that use it, one after the other (`tests.e2e.victim`); a few houses are lived in at
 once. Each life serves a provider of its own, which says what it was given, until it is killed: at one of the named
-points, or at any moment. Then what it did is held against what the journal knows (`breaches`), every session is
-replayed, and mostly what it has left is brought to an end here; else the next life does that, and may die of it.
+points, or at any moment. Then what it did is held against what the journal knows (`breaches`) and every session is
+replayed. What it has left is mostly brought to an end here; else the next life does that, and may die of it. Often the
+provider stays, and the next life goes on with the sessions of the one before, as may those after it.
 A house is always the same for its seed, but for the moments at which the machine does this or that.
 """
 
@@ -24,26 +25,27 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
 from bridge import Toolset
-from bridge.core.events import ToolCall
+from bridge.core.events import Discard, DiscardedBy, Sent, ToolCall, ToolResults
 from bridge.journal import UNFINISHED, Claimed, State
 from bridge.journal.opening import open_journal
 from bridge.journal.replay import Replayed, replay
 from bridge.journal.stored import StoredJournal
 from bridge.runner.leftovers import recover
 from bridge.runner.runner import Finished, Outcome, Runner
-from bridge.simulator import AwaitResults, BargeIn, Call, HangUp, Reply, Scenario, Simulator, Step
-from bridge.simulator.ledger import Ledger
+from bridge.simulator import AwaitResults, BargeIn, Call, HangUp, Reply, Rules, Scenario, Simulator, Step
+from bridge.simulator.ledger import Ended, Fate, Ledger
 from bridge.tools import CallContext
 from bridge.tools.encode import encode
-from tests.bench.breaches import Did, breaches, left_over
+from tests.bench.breaches import Answered, Did, answered, breaches, left_over
 from tests.e2e.victim import PACE, POINTS, RECOVERING, TOOLS, Life, Notes, Trap, toolset
 from tests.postgres import postgres
 
@@ -54,6 +56,8 @@ LIVES = 25
 """In a house."""
 _PATIENCE = 1.5
 """Seconds that a life has to come to its point."""
+_ENOUGH = 20.0
+"""Seconds in which every session comes to its end that nobody kills."""
 _RARE = ("while approval is asked for", "while the call is parked", *RECOVERING)
 
 
@@ -77,6 +81,12 @@ class Tally:
     again: int = 0
     """Calls that were announced again after a kill."""
     sessions: int = 0
+    resumed: int = 0
+    """Sessions that went on in another life, each time that they did."""
+    refused: int = 0
+    """Those that the provider did not go on with."""
+    finished: int = 0
+    """Sessions that went on so, and came to their end."""
     recovery: list[float] = field(default_factory=list)
     """Seconds from opening the journal to the end of the recovery."""
     failures: list[str] = field(default_factory=list)
@@ -87,6 +97,8 @@ class Tally:
         self.calls, self.effects = self.calls + other.calls, self.effects + other.effects
         self.unfinished, self.sessions = self.unfinished + other.unfinished, self.sessions + other.sessions
         self.answers, self.again = self.answers + other.answers, self.again + other.again
+        self.resumed, self.refused = self.resumed + other.resumed, self.refused + other.refused
+        self.finished += other.finished
         self.recovery += other.recovery
         self.failures += other.failures
 
@@ -157,21 +169,34 @@ class House:
         self._address = address
         self._directory = directory
         self._nursery = nursery
-        self._heard: list[Ledger] = []
-        self._replayed: set[str] = set()
+        self._provider: Simulator | None = None
+        self._provider_leaves = AsyncExitStack()
+        self._replayed: set[tuple[str, int]] = set()
+        """Sessions, with the number of their entries."""
+        self._before: dict[str, Answered] = {}
+        self._resume: tuple[Mapping[str, str], ...] = ()
+        """Sessions that the next life is to go on with."""
         self._unsettled = False
 
     async def live_on(self, lives: int) -> None:
-        for number in range(lives):
-            life, moment = self._drawn(number)
-            relayed = life.relay
-            self._heard = await self._lived(life, moment)
-            last = number == lives - 1
-            await self._examine(life, settle=last or self._chance.random() < 0.7, receipts=not relayed)
+        async with self._provider_leaves:
+            for number in range(lives):
+                life, moment = self._drawn(number)
+                last = number == lives - 1
+                if last and life.resume:
+                    life = replace(life, point="")
+                    await self._lived(life, partial(self._death_at_the_end, life=life))
+                    self.tally.failures += [f"{self._name}: {line}" for line in self._stuck(life)]
+                else:
+                    await self._lived(life, partial(death, moment=moment))
+                self._resume = () if last or life.relay or self._chance.random() < 0.4 else self._resumable()
+                settle = last or (not self._resume and self._chance.random() < 0.7)
+                await self._examine(life, settle=settle)
+            self._provider_left()
 
     def _drawn(self, number: int) -> tuple[Life, float]:
         """The next life, and after how many seconds it is killed from outside if it does not do so by itself."""
-        chance, relay = self._chance, self._chance.random() < 0.4
+        chance, relay = self._chance, self._chance.random() < 0.4 and not self._resume
         points = [*(POINTS * 3), *(RECOVERING * 4 if self._unsettled else ())]
         point = chance.choice([each for each in points if not (relay and each == "during the send")])
         times = 1 if point in RECOVERING else chance.randint(1, 3 if point in _RARE else 12)
@@ -185,6 +210,7 @@ class House:
             url="",
             relay=relay,
             recover=self._unsettled,
+            resume=self._resume,
             point=point,
             number=times,
         )
@@ -202,26 +228,62 @@ class House:
         yield AwaitResults()
         yield HangUp()
 
-    async def _lived(self, life: Life, moment: float) -> list[Ledger]:
-        """A life from its beginning to its end; what its provider has heard."""
-        async with Simulator(Scenario("", "", tuple(self._script())), pace=PACE) as sim:
-            pid = await self._nursery.birth(replace(life, url=sim.url))
-            reached = await death(pid, moment)
-            self.tally.kills[life.point or "at any moment"] += 1
-            self.tally.reached[life.point or "at any moment"] += reached or not life.point
-            async with asyncio.timeout(10):
-                while sim._server.connections:  # noqa: ASYNC110 - what is in the network is read to its end
-                    await asyncio.sleep(0.002)
-        return sim.ledgers
+    async def _lived(self, life: Life, dies: Callable[[int], Awaitable[bool]]) -> None:
+        """A life from its beginning to its end."""
+        if self._provider is None or not life.resume:
+            self._provider_left()
+            await self._provider_leaves.aclose()
+            scenario = Scenario("", "", tuple(self._script()), rules=Rules(resume_grace=math.inf))
+            self._provider = await self._provider_leaves.enter_async_context(Simulator(scenario, pace=PACE))
+        pid = await self._nursery.birth(replace(life, url=self._provider.url))
+        reached = await dies(pid)
+        self.tally.kills[life.point or "at any moment"] += 1
+        self.tally.reached[life.point or "at any moment"] += reached or not life.point
+        async with asyncio.timeout(10):
+            while self._provider._server.connections:  # noqa: ASYNC110 - what is in the network is read to its end
+                await asyncio.sleep(0.002)
 
-    async def _examine(self, life: Life, *, settle: bool, receipts: bool) -> None:
-        journal = open_journal(self._address)
+    async def _death_at_the_end(self, pid: int, life: Life) -> bool:
+        """The same once the sessions that went on have come to their end, which they must."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENOUGH):
+                while [*self._stuck(life)]:  # noqa: ASYNC110 - as below
+                    await asyncio.sleep(0.01)
+        return await death(pid, 0)
+
+    def _stuck(self, life: Life) -> Iterator[str]:
+        """The sessions that life went on with and whose agent waits for something."""
+        going_on = {each["provider_session_id"] for each in life.resume if each["session"] not in self._did.refused}
+        for ledger in self._heard:
+            if ledger.session_id in going_on and ledger.ended is Ended.OPEN:
+                open_calls = [call.call_id for call in ledger.calls if call.fate is Fate.OPEN]
+                yield f"session {self._did.serves[ledger.session_id]} went on and is stuck; open: {open_calls}"
+
+    @property
+    def _heard(self) -> list[Ledger]:
+        """What the provider of the latest life has heard, of that one and those before it."""
+        return self._provider.ledgers if self._provider is not None else []
+
+    def _provider_left(self) -> None:
+        """Count what it has heard; nobody goes on with its sessions any more."""
+        self.tally.answers += sum(len(ledger.answers) for ledger in self._heard)
+        self.tally.calls += sum(len(ledger.calls) for ledger in self._heard)
+        self.tally.finished += sum(each.resumes > 0 and each.ended is Ended.BY_PROVIDER for each in self._heard)
+        self._provider = None
+
+    def _resumable(self) -> tuple[Mapping[str, str], ...]:
+        """What it takes to go on with the sessions that the provider has not ended."""
+        open_now = {ledger.session_id for ledger in self._heard if ledger.ended is Ended.OPEN}
+        latest = {each["session"]: each for each in self._did.resumable}
+        return tuple(each for each in latest.values() if each["provider_session_id"] in open_now)
+
+    async def _examine(self, life: Life, *, settle: bool) -> None:
+        journal, receipts = open_journal(self._address), not life.relay
         try:
             claims = await journal.claims(states=tuple(State))
-            wrong = [*breaches(claims, self._did, self._heard, receipts=receipts)]
+            wrong = [*breaches(claims, self._did, self._heard, receipts=receipts, before=self._before)]
+            self._before |= answered(claims, self._did, self._heard, await self._recorded(journal))
             self.tally.unfinished += sum(each.state in UNFINISHED for each in claims if each.owner == life.owner)
-            self.tally.answers += sum(len(ledger.answers) for ledger in self._heard)
-            self.tally.calls += sum(len(ledger.calls) for ledger in self._heard)
             wrong += [line async for line in self._differences(journal)]
             if settle:
                 wrong += [line async for line in self._asked_again(journal, claims)]
@@ -230,23 +292,43 @@ class House:
                 self.tally.recovery.append(time.perf_counter() - before)
                 self.tally.found.update(each.found.value for each in recovered)
                 claims = await journal.claims(states=tuple(State))
-                wrong += [*breaches(claims, self._did, (), receipts=receipts), *left_over(claims, self._did, recovered)]
+                wrong += [*breaches(claims, self._did, (), receipts=receipts, before=self._before)]
+                wrong += left_over(claims, self._did, recovered)
         finally:
             await journal.aclose()
         self._unsettled = not settle
         self.tally.effects = sum(self._did.effects.values())
+        self.tally.resumed, self.tally.refused = len(self._did.resumed), len(self._did.refused)
         where = f"{self._name}, {life.owner}, {life.point or 'at any moment'}{', relay' if life.relay else ''}"
         self.tally.failures += [f"{where}: {line}" for line in wrong]
 
     async def _differences(self, journal: StoredJournal) -> AsyncIterator[str]:
-        """Sessions whose replay is not the same, each looked at once."""
+        """Sessions whose replay is not the same, each looked at whenever it has gone on."""
         for stored in await journal.sessions():
-            if stored.session not in self._replayed:
-                self._replayed.add(stored.session)
-                self.tally.sessions += 1
+            if (stored.session, stored.entries) not in self._replayed:
+                self.tally.sessions += all(stored.session != known for known, _ in self._replayed)
+                self._replayed.add((stored.session, stored.entries))
                 seen = replay([each async for each in journal.read(stored.session)])
                 if seen.outcome is not Replayed.SAME:
                     yield f"session {stored.session}: {seen.outcome.value} at {seen.at}: {seen.why}"
+
+    async def _recorded(self, journal: StoredJournal) -> set[str]:
+        """Names of the calls of which the entries say that their results have been sent, or will never be."""
+        found: set[str] = set()
+        for session in {
+            self._did.serves[each.session_id] for each in self._heard if each.session_id in self._did.serves
+        }:
+            interim: set[str] = set()
+            async for _, entry in journal.read(session):
+                match entry.fact:
+                    case ToolResults(results):
+                        interim |= {each.call_id for each in results if each.interim}
+                    case Sent(keys):
+                        found |= {f"{session}.{key.call_id}" for key in keys if key.call_id not in interim}
+                        interim -= {key.call_id for key in keys}
+                    case Discard(key, DiscardedBy.INTERRUPTION):
+                        found.add(f"{session}.{key.call_id}")
+        return found
 
     async def _asked_again(self, journal: StoredJournal, claims: Sequence[Claimed]) -> AsyncIterator[str]:
         """The provider announces calls again to whoever goes on, such as after a resume of its session."""
@@ -343,6 +425,8 @@ def told(tally: Tally, seconds: float) -> str:
             f"{kills} kills in {seconds:.0f} s ({kills / seconds:.1f} a second): {tally.calls} calls, "
             f"{tally.effects} effects, {tally.sessions} sessions replayed",
             f"{tally.answers} answers; announced again: {tally.again}",
+            f"sessions that went on in another life: {tally.resumed} times, refused {tally.refused}; "
+            f"{tally.finished} of them came to their end",
             f"left unfinished: {tally.unfinished}; brought to an end here: {found}",
             f"recovery: median {slowest[len(slowest) // 2] * 1000:.1f} ms, longest {slowest[-1] * 1000:.1f} ms",
             *(f"FAILED {each}" for each in tally.failures),

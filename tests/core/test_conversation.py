@@ -60,6 +60,7 @@ from bridge.core.events import (
 )
 from bridge.core.turn import Reply, Stage
 from bridge.dialects.assemblyai import ASSEMBLYAI, AssemblyAIDialect
+from bridge.dialects.openai_sessions import OPENAI_SESSIONS
 from bridge.errors import ConfigError
 
 from .script import HOLDING
@@ -727,6 +728,36 @@ def test_a_replacement_waits_until_nobody_speaks() -> None:
     assert listed(message) == ["theirs", "careful"]
     assert not conversation.replacement_waits
     assert conversation.versions == ((OURS,), (CAREFUL,), (CAREFUL,))
+
+
+def test_a_tool_that_starts_after_its_reply_is_refused_where_a_reply_waits_for_its_results() -> None:
+    with pytest.raises(ConfigError, match="tool careful: cannot start after its reply"):
+        Conversation(Tiny(delivery=Delivery(hold=False, waits=True)), [CAREFUL])
+
+
+def test_a_provider_is_told_to_wait_as_long_as_it_can_be() -> None:
+    profile = SchemaProfile("tiny", frozenset(), wait=(1.0, 300.0))
+    assert [profile.window(seconds) for seconds in (0.5, 20.0, 900.0)] == [1.0, 20.0, 300.0]
+    assert _ANYTHING.window(20.0) is None
+
+
+def test_a_replacement_does_not_wait_for_the_end_of_a_turn_where_nobody_speaks() -> None:
+    conversation = agreed(delivery=Delivery(hold=False, asks=False, speech=False))
+    conversation.from_provider(STARTED)
+    assert listed(sent(conversation.replace_tools([CAREFUL]))[0]) == ["theirs", "careful"]
+    conversation.from_here(LinkLost())
+    assert conversation.replace_tools([OURS]) == Step()
+
+
+def test_where_the_provider_tells_the_setup_a_replacement_begins_with_that() -> None:
+    conversation = Conversation(OPENAI_SESSIONS, [OURS])
+    conversation.from_app(json.dumps({"attach": "sess_1"}))
+    tools = [{"type": "function", "name": name} for name in ("theirs", "ours")]
+    session = {"id": "sess_1", "agent": {"tools": tools}}
+    conversation.from_provider(frame("agent.session.created", session=session, serve=["ours"]))
+    assert conversation.tools == {"ours"}
+    (message,) = sent(conversation.replace_tools([ToolSpec("more")]))
+    assert [tool["name"] for tool in message["agent"]["tools"]] == ["theirs", "more"]
 
 
 def test_time_that_passes_brings_the_moment_for_a_replacement_too() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from bridge.core.dialect import Message
-from bridge.core.events import ToolCall, ToolCalled, ToolResult, ToolResults, ToolSpec
+from bridge.core.events import OutcomesOwed, ToolCall, ToolCalled, ToolResult, ToolResults, ToolSpec
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.herm import HERM, HermDialect, Payloads
 
@@ -45,7 +45,15 @@ def test_of_a_history_the_latest_step_is_told_without_its_answered_calls() -> No
 def test_a_call_that_was_said_to_be_running_does_not_wait() -> None:
     told = seen(running(1), use("one", 2), answered("one", 3, "running"), idle({"type": "end_turn"}, 4))
     assert [message["type"] for message in told] == ["session.status_running", "session.status_idle", "history"]
-    assert told[-1]["waiting"] == []
+    assert told[-1] == {"type": "history", "waiting": [], "running": ["one"]}
+
+
+def test_outcomes_are_owed_to_calls_of_all_steps_that_were_said_to_be_running() -> None:
+    earlier = [running(1), use("one", 2), answered("one", 3, "running"), use("two", 4), answered("two", 5)]
+    later = [running(6), use("three", 7), answered("three", 8, "running"), answered("three", 9)]
+    message = seen(*earlier, *later)[-1]
+    assert message["running"] == ["one"]
+    assert tuple(HERM.decode_server(message)) == (OutcomesOwed(("one",)),)
 
 
 def test_a_history_is_read_in_the_order_of_its_numbers() -> None:

@@ -9,7 +9,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Message
-from bridge.core.events import ProviderMessage, ReplyDone, ReplyStarted, ServerEvent, ToolResult, ToolResults
+from bridge.core.events import (
+    ApprovalAnswer,
+    ProviderMessage,
+    ReplyDone,
+    ReplyStarted,
+    ServerEvent,
+    SetupAccepted,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+)
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.openai_sessions import OPENAI_SESSIONS, user_message
 
@@ -23,6 +33,7 @@ CANCEL = {"events": [{"type": "agent.session.input.cancel"}]}
 (RESULT,) = OPENAI_SESSIONS.encode_client(
     ToolResults((ToolResult("turn_4/c1", '{"a":1}', echo=(("turn_id", "turn_4"),)),))
 )
+(DECISION,) = OPENAI_SESSIONS.encode_client(ApprovalAnswer("r1", allowed=True))
 SESSION = {"object": "agent.session", "id": "sess_9", "status": "requires_action"}
 
 
@@ -38,6 +49,7 @@ def error(code: str = "conflict_error", message: str = "No.") -> Message:
         (UPDATE, Request("POST", "/agents/sessions/a%2Fb", UPDATE)),
         (MESSAGE, Request("POST", "/agents/sessions/a%2Fb/events", MESSAGE, keyed=True)),
         ({"leave": {}}, None),
+        ({"serve": ["a"]}, None),
     ],
 )
 def test_a_message_is_sent_by(message: Message, request_: Request | None) -> None:
@@ -78,6 +90,8 @@ RACE = error("invalid_request_error", "Unknown pending tool call: c1")
         # Wanted no more.
         (RESULT, 409, error(), Outcome.ANSWERED),
         (RESULT, 409, {}, Outcome.ANSWERED),
+        (DECISION, 409, error(), Outcome.ANSWERED),
+        (DECISION, 503, error(), Outcome.RETRY),
         # Refused.
         (RESULT, 400, error("invalid_request_error"), Outcome.REFUSED),
         (RESULT, 413, {}, Outcome.REFUSED),
@@ -101,6 +115,13 @@ def test_an_answer_means(message: Message, status: int, body: Message, outcome: 
     [
         (CREATE, 200, SESSION, Heard(({"type": "agent.session.created", "session": SESSION},), "sess_9")),
         (ATTACH, 200, SESSION, Heard(({"type": "agent.session.created", "session": SESSION},), "sess_9")),
+        (
+            {**ATTACH, "serve": ["a"]},
+            200,
+            SESSION,
+            Heard(({"type": "agent.session.created", "session": SESSION, "serve": ["a"]},), "sess_9"),
+        ),
+        ({"serve": ["a"]}, 200, {}, Heard(({"type": "agent.session.served"},))),
         (UPDATE, 200, SESSION, Heard(({"type": "agent.session.updated", "session": SESSION},))),
         (MESSAGE, 202, {}, Heard()),
         ({"leave": {}}, 200, {}, Heard(({"type": "agent.session.left"},), over=True)),
@@ -148,6 +169,44 @@ def test_the_latest_turn_is_read_on_every_new_stream_and_tells_how_it_stands(sta
     (message,) = OPENAI_SESSIONS.seen(latest).messages
     assert tuple(OPENAI_SESSIONS.decode_server(message)) == (meant,)
     assert OPENAI_SESSIONS.seen({"object": "list", "data": []}) == Heard()
+
+
+def function(name: str, **fields: object) -> Message:
+    return {"type": "function", "name": name, **fields}
+
+
+OTHER, DEFERRED, MCP = function("b"), function("c", defer_loading=True), {"type": "mcp", "server_label": "m"}
+SEARCH = {"type": "tool_search"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "kept"),
+    [
+        ([function("a"), OTHER, MCP, 1], [OTHER, MCP, 1]),
+        ([function("a"), DEFERRED], [DEFERRED, SEARCH]),
+        ([SEARCH, DEFERRED], [SEARCH, DEFERRED]),
+        ([function("a", defer_loading=True)], []),
+    ],
+)
+def test_the_tools_of_a_session_that_was_running_stay_when_ours_are_replaced(
+    listed: list[Any], kept: list[Any]
+) -> None:
+    created = {"type": "agent.session.created", "session": {"agent": {"tools": listed}}, "serve": ["a"]}
+    accepted = next(iter(OPENAI_SESSIONS.decode_server(created)))
+    assert isinstance(accepted, SetupAccepted)
+    assert accepted.setup == {"agent": {"tools": kept}}
+    replacement = OPENAI_SESSIONS.replace_tools(accepted.setup, [ToolSpec("a", "New.")])
+    assert replacement is not None
+    *theirs, ours = replacement["agent"]["tools"]
+    assert (theirs, ours["name"], ours["description"]) == (kept, "a", "New.")
+
+
+@pytest.mark.parametrize("session", [{}, {"agent": {}}, {"agent": {"tools": "all"}}])
+def test_a_session_that_does_not_list_its_tools_keeps_them(session: Message) -> None:
+    created = {"type": "agent.session.created", "session": session, "serve": ["a"]}
+    accepted = next(iter(OPENAI_SESSIONS.decode_server(created)))
+    assert isinstance(accepted, SetupAccepted)
+    assert accepted.setup is None
 
 
 def test_nothing_follows_when_a_session_has_failed() -> None:

@@ -34,7 +34,7 @@ from bridge import (
 from bridge.simulator import Ledger, Rules, Scenario, Simulator, Step, ToolSketch
 
 PACE = 0.05
-PATIENCE = 8.0
+PATIENCE = 20.0
 BRISK = Delivery(grace=0.4 * PACE)
 """The dialect's own delivery, with the grace at the pace of the simulator."""
 

@@ -55,6 +55,9 @@ class Replica:
             self.runs.append(call.tool)
             return Parked() if call.tool == "hand_over" else "noted"
 
+        async def said() -> str:
+            return "found out"
+
         async def run(call: CallContext, amount: int = 0, card: str = "") -> str:
             self.runs.append(call.tool)
             return "done"
@@ -64,6 +67,9 @@ class Replica:
         self.tools.tool(park, name="hurry", description="Do it soon.", timeout=0.05)
         self.tools.tool(park, name="brief", description="Do it briefly.", timeout=60, result_limit=100)
         self.tools.tool(hand_over, name="hand_over", description="Hand it over.", timeout=60)
+        self.tools.tool(
+            park, name="look_into", description="Do it.", timeout=60, check_outcome=lambda arguments, ticket: said()
+        )
         self.tools.tool(hand_over, name="note", description="Note it.", timeout=60, idempotent=True)
         self.tools.tool(run, name="pay", description="Pay.", approval="always_ask", redact=["card"])
         self.tools.tool(run, name="write", description="Write it.")

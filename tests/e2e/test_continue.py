@@ -9,8 +9,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,20 +31,37 @@ from bridge import (
     Toolset,
     TransportError,
 )
-from bridge.core.events import ToolFinished, ToolResult
+from bridge.core.dialect import Delivery
+from bridge.core.events import (
+    CallKey,
+    Discard,
+    DiscardedBy,
+    FollowUp,
+    ReplyStarted,
+    Run,
+    Sent,
+    ToolCall,
+    ToolFinished,
+    ToolResult,
+    ToolResults,
+)
+from bridge.core.turn import TurnMachine
 from bridge.errors import JournalError
-from bridge.journal import CallId, State
+from bridge.journal import Begun, CallId, Entry, Part, State
 from bridge.journal.memory import MemoryJournal
 from bridge.journal.payloads import Payloads
 from bridge.journal.replay import Replayed, replay
 from bridge.journal.sqlite import open_sqlite
-from bridge.runner.orphans import account
+from bridge.metrics import Metrics
+from bridge.runner.orphans import Due, Left, Orphans, Past, account
+from bridge.session.inherited import Inherited, seeded
 from tests.relay.rig import PATIENCE, Provider, Providers, providing, until
 
 pytestmark = pytest.mark.anyio
 
 ONE_LIFE = SessionOptions(reconnect_timeout=0, owed_timeout=0.1, end_timeout=0.05)
 OLD = "old"
+KEY = CallKey(0, "c1")
 
 
 def call_id(number: int = 1) -> CallId:
@@ -241,7 +259,7 @@ async def elsewhere(
             ready.put_nowait(session)
             await over.wait()
 
-    async with asyncio.timeout(PATIENCE), Bridge(tools, journal=journal, owner="b") as bridge:
+    async with asyncio.timeout(PATIENCE), Bridge(tools, journal=journal, owner=resume.token) as bridge:
         talking = asyncio.create_task(host(bridge))
         provider = await providers.next()
         request = provider.socket.request
@@ -284,10 +302,15 @@ async def settled(journal: Any, session: str) -> None:
     await reached(journal, session, State.SENT)
 
 
-async def reached(journal: Any, session: str | None, state: State) -> None:
-    """Wait until all calls, of this session or of any, are in this state."""
+async def reached(journal: Any, session: str | None, state: State, call: str = "") -> None:
+    """Wait until all calls, of this session or of any, or those with this id, are in this state."""
+
+    async def there() -> bool:
+        claims = await journal.claims(session=session, states=tuple(State))
+        return {each.state for each in claims if call in ("", each.call.call_id)} == {state}
+
     async with asyncio.timeout(PATIENCE):
-        while set(await states(journal, session)) != {state}:  # noqa: ASYNC110 - what is waited for is no event of ours
+        while not await there():  # noqa: ASYNC110 - what is waited for is no event of ours
             await asyncio.sleep(0.002)
 
 
@@ -302,6 +325,84 @@ async def test_what_was_sent_there_is_not_sent_again_by_a_third() -> None:
         async with elsewhere(journal, providers, tools, Resumable(resume.session, "sess_1", again.token)) as (third, _):
             pass
         assert [message["type"] for message in third.heard] == ["session.resume"]
+
+
+async def test_what_was_answered_before_or_there_is_not_answered_again_by_a_third() -> None:
+    """The first has answered `c1` and was refused `c2`, the second has answered `c3` and `c4`."""
+    tools, runs = booking()
+    tools.tool(lambda: "refunded", name="refund", description="Refund.", approval="always_deny")
+
+    async def answered(provider: Provider, bridge: Bridge) -> None:
+        await provider.say("reply.started", reply_id="r1")
+        await provider.call("book", "c1")
+        await provider.call("refund", "c2")
+        await provider.say("reply.done", reply_id="r1")
+        await provider.hear("tool.result")
+        await provider.hear("tool.result")
+        await reached(journal, None, State.SENT)
+
+    journal = MemoryJournal()
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, answered, finished=2)
+        async with elsewhere(journal, providers, tools, resume) as (provider, second):
+            assert second.id == resume.session
+            await provider.say("reply.started", reply_id="r2")
+            await provider.call("book", "c3")
+            await provider.call("refund", "c4")
+            await provider.say("reply.done", reply_id="r2")
+            await provider.hear("tool.result")
+            await provider.hear("tool.result")
+            await settled(journal, resume.session)
+        for token in ("t2", "t3"):
+            async with elsewhere(journal, providers, tools, replace(resume, token=token)) as (later, _):
+                for number in range(1, 5):
+                    await later.call("book" if number % 2 else "refund", f"c{number}")  # announced again
+                await later.call("nobodys", f"fence of {token}")
+                assert (await later.hear("tool.result"))["call_id"] == f"fence of {token}"
+            assert [message["type"] for message in later.heard] == ["session.resume", "tool.result"]
+    assert runs == ["book", "book"]
+    assert replay([each async for each in journal.read(resume.session)]).outcome is Replayed.SAME
+
+
+async def test_what_the_second_could_not_send_any_more_is_sent_by_a_third() -> None:
+    journal, (tools, runs) = MemoryJournal(), booking()
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, mid_reply)
+        async with elsewhere(journal, providers, tools, resume) as (provider, _):
+            await provider.hear("tool.result")
+            await settled(journal, resume.session)
+            await provider.say("reply.started", reply_id="r2")
+            await provider.call("book", "c2")
+            await reached(journal, None, State.OWED, call="c2")
+        async with elsewhere(journal, providers, tools, replace(resume, token="t2")) as (third, _):
+            result = await third.hear("tool.result")
+            assert (result["call_id"], json.loads(result["result"])) == ("c2", "booked")
+            await settled(journal, resume.session)
+    assert runs == ["book", "book"]
+
+
+async def test_an_id_that_comes_again_after_the_session_went_on_is_a_new_call() -> None:
+    """Also in a turn with the same number, counted from the beginning of each connection."""
+    journal, (tools, runs) = MemoryJournal(), booking()
+
+    async def answered(provider: Provider, bridge: Bridge) -> None:
+        await asked(provider)
+        await provider.say("reply.done", reply_id="r1")
+        await provider.hear("tool.result")
+        await reached(journal, None, State.SENT)
+
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, answered)
+        async with elsewhere(journal, providers, tools, resume) as (provider, _):
+            for reply in ("r2", "r3"):
+                await provider.say("reply.started", reply_id=reply)
+                await provider.say("reply.done", reply_id=reply)
+            await provider.say("reply.started", reply_id="r4")
+            await provider.call("book", "c1")
+            await provider.say("reply.done", reply_id="r4")
+            result = await provider.hear("tool.result")
+            assert (result["call_id"], json.loads(result["result"])) == ("c1", "booked")
+    assert runs == ["book", "book"]
 
 
 async def test_a_tool_is_called_in_the_session_that_goes_on_and_answered_there() -> None:
@@ -343,6 +444,93 @@ async def test_of_a_tool_that_only_reads_it_is_said_that_its_call_was_lost() -> 
             result = await provider.hear("tool.result")
             assert (result["call_id"], result["is_error"]) == ("c1", True)
             assert "was lost with the process that ran it" in result["result"]
+
+
+async def test_of_a_tool_that_had_not_begun_since_its_reply_had_not_been_heard_the_same_is_said() -> None:
+    journal, (tools, runs) = MemoryJournal(), booking(effect="terminal")
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, mid_reply, finished=0)
+        async with elsewhere(journal, providers, tools, resume) as (provider, _):
+            result = await provider.hear("tool.result")
+            assert (result["call_id"], "Nothing has been changed" in result["result"]) == ("c1", True)
+    assert runs == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"effect": "write"}, "Nothing has been changed"), ({"idempotent": True}, "It may have been carried out")],
+)
+async def test_that_nothing_has_been_changed_is_said_only_where_that_is_certain(
+    options: dict[str, Any], words: str
+) -> None:
+    """A call without a claim has not run; but a tool that may run twice does so while the journal is out of order."""
+    left = await inherited(booking(**options)[0])
+    assert (left.due, words in left.result.output) == (Due.RESULT, True)
+
+
+async def test_of_a_tool_that_is_not_known_any_more_nothing_is_promised() -> None:
+    assert "nobody knows" in (await inherited({})).result.output
+
+
+@pytest.mark.parametrize(("options", "words"), [({}, "nobody knows"), ({"idempotent": True}, "does no harm")])
+async def test_of_a_call_that_somebody_else_is_bringing_to_an_end_it_is_not_waited_for(
+    options: dict[str, Any], words: str
+) -> None:
+    journal, tools = MemoryJournal(), booking(**options)[0]
+    await journal.claim(call_id(), "book", "{}", "me")  # `recover` in this process does it at this moment
+    (left,) = (await Orphans(journal, "me").left(OLD, tools)).calls
+    assert left.due is Due.RESULT
+    assert words in left.result.output  # type: ignore[union-attr]  # it has one
+
+
+async def inherited(tools: Any) -> Any:
+    """What is left of a call of `book` that was to be run, and has no claim."""
+    journal, call = MemoryJournal(), ToolCall("c1", "book", "{}")
+    await journal.append([Entry(0.0, OLD, fact, Part.DECIDED, mark) for mark, fact in enumerate([Run(KEY, call)])])
+    (left,) = (await Orphans(journal, "me").left(OLD, tools)).calls
+    return left
+
+
+async def test_what_a_later_process_has_told_counts_for_the_call_of_the_first() -> None:
+    """With the outcome that was told, the one whose reply was interrupted, and the one whose session was lost."""
+    calls = [CallKey(1, f"c{number}") for number in range(1, 5)]
+    journal = MemoryJournal()
+    facts: list[Any] = [Begun(Delivery()), *(Run(key, ToolCall(key.call_id, "book", "{}")) for key in calls)]
+    facts += [ToolResults((ToolResult("c1", "{}", interim=True),), keys=(calls[0],)), Sent((calls[0],))]
+    again = [CallKey(2, key.call_id) for key in calls]
+    facts += [Begun(Delivery(), 2), FollowUp(again[0], ToolResult("c1", "1")), ReplyStarted("r1")]
+    facts += [Discard(again[1]), Discard(again[2], DiscardedBy.ORPHANED), Discard(again[3], DiscardedBy.END)]
+    await journal.append([Entry(0.0, OLD, fact, Part.HEARD, mark) for mark, fact in enumerate(facts)])
+    for key in calls:
+        await journal.claim(CallId.of(OLD, key), "book", "{}", "gone")
+        await journal.conclude(CallId.of(OLD, key), ToolResult(key.call_id, "1", name="book"), "ok")
+    orphans = Orphans(journal, "me")
+    past = await orphans.left(OLD, booking()[0])
+    dues = {each.call.call_id: each.due for each in past.calls}
+    assert dues == {"c1": Due.NOTHING, "c2": Due.NOTHING, "c3": Due.NOTHING, "c4": Due.RESULT}
+    assert past.turn > 2
+    await orphans.aclose(PATIENCE)
+    assert await states(journal) == [State.SENT, State.DISCARDED, State.ORPHANED, State.ORPHANED]
+
+
+async def test_a_call_that_was_settled_before_is_counted_no_second_time() -> None:
+    told, waiting = ToolCall("c1", "book", "{}"), ToolCall("c2", "book", "{}")
+    past = Past((Left(told, Due.NOTHING), Left(waiting, Due.OUTCOME, ToolResult("c2", "1"))), 3)
+    machine, step = seeded(TurnMachine(Delivery()), Inherited(Resumable(OLD, "sess_1", "t1"), past))
+    assert (machine.turn, machine.owed, len(machine.sayings)) == (3, (), 1)
+    assert {type(output) for output in step.outputs} == {Run}
+    metrics = Metrics()
+    metrics(Named(OLD), step)
+    for name in ("bridge_results_discarded_total", "bridge_results_sent_total"):
+        assert sum(each.value for each in samples(metrics, name)) == 0
+
+
+class Named(NamedTuple):
+    id: str
+
+
+def samples(metrics: Metrics, name: str) -> list[Any]:
+    return [each for family in metrics.registry.collect() for each in family.samples if each.name == name]
 
 
 async def test_a_session_that_the_provider_does_not_resume_is_none_and_its_results_stay() -> None:

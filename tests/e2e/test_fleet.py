@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from bridge import Bridge
+from bridge.errors import JournalError
 from bridge.journal import CallId, Granted, State
 from bridge.journal.mailbox import Kind, Open
 from bridge.journal.postgres import open_postgres
@@ -366,6 +367,83 @@ async def test_an_outcome_that_was_left_for_a_dead_replica_is_found_by_whoever_r
     assert (await other.runner.settle(well, {"done": 1})).verdict is Verdict.REPEATED
     assert (await other.runner.settle(nothing, 1)).verdict is Verdict.EXPIRED
     assert await other.runner.recover(other.tools) == ()
+
+
+@pytest.mark.parametrize("tool", ["book", "note", "look_into"])
+async def test_an_outcome_that_is_left_while_others_recover_the_call_is_what_stands(
+    pair: tuple[Replica, Replica], tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after they have looked for one, and before they would say what they have found out themselves."""
+    one, other = pair
+    one.post._task.cancel()  # type: ignore[union-attr]  # it takes nothing any more
+    other.gate.set()
+    ticket, _ = await one.parked(tool)
+    look = other.post.conclude
+
+    async def look_and_be_told(*about: Any, **more: Any) -> None:
+        await look(*about, **more)
+        assert (await other.runner.settle(ticket, {"done": 1})).verdict is Verdict.ACCEPTED
+
+    monkeypatch.setattr(other.post, "conclude", look_and_be_told)
+    (recovered,) = await other.runner.recover(other.tools, dead=lambda owner: owner == one.owner)
+    assert (recovered.found, recovered.outcome) == (Found.FINISHED, "ok")
+    assert recovered.result is not None
+    assert recovered.result.output == DONE.output
+    assert (await other.runner.settle(ticket, {"done": 1})).verdict is Verdict.REPEATED
+
+
+async def test_an_outcome_that_was_taken_is_there_for_others_until_it_is_in_the_journal(
+    pair: tuple[Replica, Replica], url: str
+) -> None:
+    one, other = pair
+    tickets = [(await one.parked("hand_over"))[0], (await one.parked("hand_over"))[0]]
+    for ticket in tickets:
+        assert (await other.runner.settle(ticket, {"done": 1})).verdict is Verdict.ACCEPTED
+    await one.look()
+    assert [state for _, _, state, _, _ in mail(url)] == ["posted", "posted"]
+    dead = {one.owner}
+    recovered = await other.runner.recover(other.tools, dead=dead.__contains__)
+    assert [(each.found, each.outcome) for each in recovered] == [(Found.FINISHED, "ok")] * 2
+    one.gate.set()  # it was only frozen
+    await eventually(lambda: one.runs == ["hand_over", "hand_over"])
+    await eventually(lambda: {state for _, _, state, _, _ in mail(url)} == {"taken"})
+
+
+@pytest.mark.parametrize("tool", ["book", "note"])
+async def test_after_a_call_was_recovered_an_outcome_for_it_is_too_late(
+    pair: tuple[Replica, Replica], tool: str, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = pair
+    one.post._task.cancel()  # type: ignore[union-attr]  # it takes nothing any more
+    other.gate.set()
+    ticket, _ = await one.parked(tool)
+    (recovered,) = await other.runner.recover(other.tools, dead=lambda owner: owner == one.owner)
+    assert recovered.outcome == ("ok" if tool == "note" else NOT_KNOWN)
+    assert (await other.runner.settle(ticket, {"done": 1})).verdict is Verdict.EXPIRED
+    for each in pair:
+        await each.look()
+    assert [state for _, name, state, _, _ in mail(url) if name == ticket] == ["late"]
+    assert "came too late" not in caplog.text
+
+
+async def test_who_dies_while_it_recovers_a_call_leaves_it_to_the_next_as_it_was(
+    pair: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    one.post._task.cancel()  # type: ignore[union-attr]  # it takes nothing any more
+    ticket, _ = await one.parked()
+    close, dead = other.post._mailbox.close, {one.owner}
+
+    async def die(*about: Any) -> None:
+        raise JournalError("the end")
+
+    monkeypatch.setattr(other.post._mailbox, "close", die)
+    with pytest.raises(JournalError):
+        await other.runner.recover(other.tools, dead=dead.__contains__)
+    monkeypatch.setattr(other.post._mailbox, "close", close)
+    (recovered,) = await other.runner.recover(other.tools, dead=dead.__contains__)
+    assert recovered.outcome == NOT_KNOWN
+    assert (await other.runner.settle(ticket, 1)).verdict is not Verdict.ACCEPTED
 
 
 async def test_after_the_database_was_away_nobody_who_lives_is_taken_for_dead(

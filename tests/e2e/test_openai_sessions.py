@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +14,7 @@ import anyio
 import pytest
 
 from bridge import (
+    ApprovalRequest,
     AuthenticationFailed,
     ConfigurationRefused,
     ProviderError,
@@ -22,7 +25,11 @@ from bridge import (
     ToolSettled,
 )
 from bridge.agents.openai_sessions import OpenAISessions
+from bridge.core.dialect import Delivery
+from bridge.dialects.openai_sessions import OPENAI_SESSIONS
+from bridge.runner.approvals import Approvals
 from bridge.runner.runner import Runner
+from bridge.session.consent import Asking
 from bridge.session.session import Session, SessionOptions
 from bridge.simulator.openai_sessions import (
     Ask,
@@ -33,11 +40,12 @@ from bridge.simulator.openai_sessions import (
     Fail,
     FailSession,
     Fate,
-    Fault,
+    Raw,
     Request,
     Rules,
     Scenario,
     Simulator,
+    Steer,
     Step,
     Tell,
     Verdict,
@@ -47,10 +55,9 @@ from bridge.tools.tool import Tool
 from bridge.transports.http import HttpTransport
 from bridge.transports.patience import Patience
 
-from ..simulator.openai_sessions.faults import BOOK, FAULTS, Trouble
-
 pytestmark = pytest.mark.anyio
 
+BOOK = Ask((Call("book", {"no": "77"}, "a"),))
 QUICK = Patience(first_pause=0.01, longest_pause=0.05, give_up=3.0, confirm_after=0.5)
 
 
@@ -88,7 +95,14 @@ class Desk:
 
 @asynccontextmanager
 async def serving(
-    sim: Simulator, tools: Mapping[str, Tool], *, api_key: str = "k", patience: Patience = QUICK, **settings: Any
+    sim: Simulator,
+    tools: Mapping[str, Tool],
+    *,
+    api_key: str = "k",
+    patience: Patience = QUICK,
+    delivery: Delivery | None = None,
+    approvals: Asking | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Session]:
     """A session with these tools."""
     given = settings or {"model": "m", "environment": "openai_hosted"}
@@ -100,8 +114,9 @@ async def serving(
         runner.session(max_concurrent=4),
         observers=(),
         metadata={},
-        delivery=None,
+        delivery=delivery,
         options=SessionOptions(),
+        approvals=approvals,
     )
     transport = HttpTransport(agent.dialect.endpoint(agent.url, api_key), agent.dialect, patience=patience)
     try:
@@ -130,10 +145,9 @@ def turns(*steps: Step, **rules: Any) -> Scenario:
     return Scenario((steps,), Rules(**rules))
 
 
-async def one_turn(scenario: Scenario, desk: Desk, *faults: Fault) -> Simulator:
+async def one_turn(scenario: Scenario, desk: Desk) -> Simulator:
     """One turn from its message to its end; the provider as it was then."""
     async with Simulator(scenario) as sim, serving(sim, desk.tools) as session:
-        sim.fail(*faults)
         session.say("Please.")
         await sim.turn_over()
         return sim
@@ -199,17 +213,14 @@ async def test_arguments_that_come_as_text_are_read() -> None:
     assert desk.done == ["book 77"]
 
 
-# ------------------------------------------------------------------------------------------------ faults
+# ------------------------------------------------------------------------------------------------ oddities
 
 
-@pytest.mark.parametrize("trouble", FAULTS.values(), ids=FAULTS.keys())
-async def test_whatever_happens_the_tool_runs_once_and_its_result_counts_once(trouble: Trouble) -> None:
+async def test_a_message_that_steers_a_turn_leaves_its_call_as_it_is() -> None:
     desk = Desk()
-    sim = await one_turn(turns(*trouble.steps), desk, *trouble.faults)
+    sim = await one_turn(turns(BOOK, Steer("Quickly!"), Tell()), desk)
     assert desk.done == ["book 77"]
-    call = sim.ledger.call("book")
-    assert call.fate is Fate.ANSWERED
-    assert [answer.verdict for answer in call.answers].count(Verdict.ACCEPTED) == 1
+    assert [answer.verdict for answer in sim.ledger.answers] == [Verdict.ACCEPTED]
     assert sim.ledger.turns == {"turn_1": "completed"}
 
 
@@ -229,6 +240,42 @@ async def test_whatever_the_provider_does_two_turns_run_their_tools_once_each(ru
 
 
 # ------------------------------------------------------------------------------------------------ ends of turns
+
+
+@pytest.mark.parametrize("ending", [Cancel(), Fail()])
+async def test_after_a_turn_that_was_cut_short_something_is_said_at_once(ending: Step) -> None:
+    endless = replace(OPENAI_SESSIONS.delivery, max_hold=600.0)
+    scenario = Scenario(((Ask((Call("wait"),)), Wait(0.1), ending), (BOOK, Tell())))
+    desk = Desk()
+    async with Simulator(scenario) as sim, serving(sim, desk.tools, delivery=endless) as session:
+        session.say("Please.")
+        await until(session, turn_over)
+        session.say("And now?")
+        await sim.turn_over(2)
+        assert sim.ledger.messages == ["Please.", "And now?"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_whoever_decides_about_tools_is_asked_about_calls_of_the_providers_servers(allowed: bool) -> None:
+    asked = {"type": "mcp_tool_call", "server_label": "shop", "name": "refund", "arguments": {"amount": 5}}
+    action = {"type": "mcp_approval_request", "turn_id": "turn_1", "request_id": "r1", "request": asked}
+    told = Raw({"type": "agent.session.requires_action", "session": {"required_actions": [action]}})
+    requests: list[ApprovalRequest] = []
+
+    async def decide(request: ApprovalRequest) -> bool:
+        requests.append(request)
+        return allowed
+
+    desk, approvals = Desk(), Approvals(decide)
+    scenario = Scenario(((Ask((Call("wait"),)), told, told, Tell()),))
+    async with Simulator(scenario) as sim, serving(sim, desk.tools, approvals=approvals) as session:
+        session.say("Please.")
+        await sim.until(lambda ledger: len(ledger.posts) == 2)
+        desk.gate.set()
+        await sim.turn_over()
+    (request,) = requests
+    assert (request.tool, json.loads(request.arguments)) == ("shop.refund", {"amount": 5})
+    assert [post.types for post in sim.ledger.posts[1:]] == [("mcp_approval_request_result",), ("tool_result",)]
 
 
 @pytest.mark.parametrize("ending", [Cancel(), Fail()])

@@ -141,7 +141,7 @@ async def calling(url: str) -> AsyncIterator[Caller]:
 
 @asynccontextmanager
 async def phone_call(sim: Simulator, **settings: Any) -> AsyncIterator[Caller]:
-    async with asyncio.timeout(5), sim, phone_line(sim.url, **settings) as url, calling(url) as caller:
+    async with asyncio.timeout(20), sim, phone_line(sim.url, **settings) as url, calling(url) as caller:
         yield caller
 
 
@@ -202,7 +202,7 @@ async def test_a_reply_that_came_in_one_burst_is_cleared_although_the_provider_c
 
 async def test_hanging_up_ends_the_session_at_the_provider() -> None:
     async with simulated(Say("Hello.", 0.5), Wait(1000.0)) as sim, phone_line(sim.url) as url:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             async with calling(url) as caller:
                 await caller.until("media")
                 await caller.say({"event": "stop", "streamSid": "MZ1", "stop": {"accountSid": "AC1", "callSid": "CA1"}})
@@ -213,7 +213,7 @@ async def test_hanging_up_ends_the_session_at_the_provider() -> None:
 
 async def test_a_lost_phone_line_ends_the_session_at_the_provider() -> None:
     async with simulated(Say("Hello.", 0.5), Wait(1000.0)) as sim, phone_line(sim.url) as url:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             async with calling(url) as caller:
                 await caller.until("media")
                 caller.socket.transport.abort()
@@ -237,7 +237,7 @@ async def test_no_audio_is_sent_before_the_agent_is_ready() -> None:
 
 
 async def test_an_agent_that_cannot_be_reached_closes_the_line(caplog: pytest.LogCaptureFixture) -> None:
-    async with phone_line("ws://127.0.0.1:9/nothing") as url, asyncio.timeout(5), calling(url) as caller:
+    async with phone_line("ws://127.0.0.1:9/nothing") as url, asyncio.timeout(20), calling(url) as caller:
         assert await caller.rest() == []
     assert "no call" in caplog.text
 
@@ -251,7 +251,7 @@ async def test_a_refused_session_closes_the_line(caplog: pytest.LogCaptureFixtur
 
 async def test_a_connection_without_a_start_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twilio, "START_SECONDS", 0.05)
-    async with simulated() as sim, phone_line(sim.url) as url, asyncio.timeout(5), connect(url) as socket:
+    async with simulated() as sim, phone_line(sim.url) as url, asyncio.timeout(20), connect(url) as socket:
         with pytest.raises(ConnectionClosed):
             await socket.recv()
     assert sim.ledgers == []
@@ -259,7 +259,7 @@ async def test_a_connection_without_a_start_is_closed(monkeypatch: pytest.Monkey
 
 async def test_the_agent_on_the_phone_uses_the_tools_of_the_sidecar() -> None:
     sim = Simulator(SCENARIOS["weather"], pace=0.1)
-    async with asyncio.timeout(5), sim, sidecar(sim) as agent, phone_line(agent, greeting="") as url:
+    async with asyncio.timeout(20), sim, sidecar(sim) as agent, phone_line(agent, greeting="") as url:
         async with calling(url) as caller:
             for _ in range(2):  # what it says before the result, and what it says of the result
                 mark = await caller.until("mark")
@@ -290,7 +290,7 @@ def signature(url: str, token: str = TOKEN) -> str:
 )
 async def test_only_the_signed_address_of_the_twiml_opens_the_line(url: str, accepted: bool) -> None:
     sim, headers = simulated(Say("Hello.", 0.5)), {"X-Twilio-Signature": signature(url)}
-    async with asyncio.timeout(5), sim, phone_line(sim.url, public_url=PUBLIC_URL, auth_token=TOKEN) as line:
+    async with asyncio.timeout(20), sim, phone_line(sim.url, public_url=PUBLIC_URL, auth_token=TOKEN) as line:
         if accepted:
             async with connect(line, additional_headers=headers) as socket:
                 await Caller(socket).begin()
@@ -303,7 +303,7 @@ async def test_only_the_signed_address_of_the_twiml_opens_the_line(url: str, acc
 
 async def test_a_connection_without_a_signature_is_refused_before_anything_is_dialled() -> None:
     sim = simulated()
-    async with asyncio.timeout(5), sim, phone_line(sim.url, public_url=PUBLIC_URL, auth_token=TOKEN) as line:
+    async with asyncio.timeout(20), sim, phone_line(sim.url, public_url=PUBLIC_URL, auth_token=TOKEN) as line:
         with pytest.raises(InvalidStatus):
             await connect(line)
     assert sim.ledgers == []

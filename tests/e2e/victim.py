@@ -4,11 +4,13 @@
 input, a `Life`, is a child of it, whose process number it prints. So a thousand of them can be born in a minute.
 
 A life opens the journal in its directory, takes sessions of the provider at its address, one after the other in a few
-lanes, embedded or behind the sidecar's relay, and runs tools of every kind for them. With a `point` it kills itself
-when it comes there for the `number`th time; else it goes on until somebody else does.
+lanes, embedded or behind the sidecar's relay, and runs tools of every kind for them. First it goes on with those that
+it is to `resume`. With a `point` it kills itself when it comes there for the `number`th time; else it goes on until
+somebody else does.
 
 What it does is in `log`, a line each, written at once: `effect TOOL TICKET`, `asked TICKET`, `approved TICKET`,
-`sent TICKET`, `told TICKET`, `serves PROVIDERS-ID OUR-ID`, and `failed ...` if something went wrong that should not.
+`sent TICKET`, `told TICKET`, `serves PROVIDERS-ID OUR-ID`, `resumable ...` with what it takes to go on with a session,
+`resumed OUR-ID` and `refused OUR-ID` once that was tried, and `failed ...` if something went wrong that should not.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import psycopg  # noqa: F401 - so that a journal in PostgreSQL need not import i
 from websockets.asyncio.client import connect as dial
 from websockets.exceptions import ConnectionClosed
 
-from bridge import AssemblyAI, Bridge, Delivery, Toolset, TransportError
+from bridge import AssemblyAI, Bridge, Delivery, ProviderError, Resumable, Toolset, TransportError
 from bridge.core.conversation import Step
 from bridge.core.events import FollowUp, Sent, SessionReady, ToolResult, ToolResults
 from bridge.dialects.assemblyai import ASSEMBLYAI
@@ -96,6 +98,8 @@ class Life:
     relay: bool = False
     recover: bool = False
     """Is it to look after what the one before has left?"""
+    resume: Sequence[Mapping[str, str]] = ()
+    """Sessions of the one before that it is to go on with, each a `Resumable`."""
     point: str = ""
     number: int = 1
 
@@ -233,7 +237,7 @@ class Spy:
     """An observer that sees what is sent before the journal does."""
 
     def __init__(self, notes: Notes, trap: Trap) -> None:
-        self._notes = notes
+        self.notes = notes
         self._trap = trap
         self._interim: set[tuple[str, object]] = set()
 
@@ -244,15 +248,17 @@ class Spy:
                     self._trap.at("before the send")
                     self._interim |= {(session.id, key) for key, r in zip(keys, results, strict=True) if r.interim}
                 case FollowUp(key):
-                    self._notes.write("told", ticket_of(CallId.of(session.id, key)))
+                    self.notes.write("told", ticket_of(CallId.of(session.id, key)))
         for event in step.events:
             if isinstance(event, SessionReady):
-                self._notes.write("serves", event.session_id, session.id)
+                self.notes.write("serves", event.session_id, session.id)
+                known = Resumable(session.id, event.session_id, event.resume_token)
+                self.notes.write("resumable", json.dumps(asdict(known)))
             elif isinstance(event, Sent):
                 self._trap.at("after the send, before its record")
                 for key in event.keys:
                     if (session.id, key) not in self._interim:
-                        self._notes.write("sent", ticket_of(CallId.of(session.id, key)))
+                        self.notes.write("sent", ticket_of(CallId.of(session.id, key)))
                     self._interim.discard((session.id, key))
 
 
@@ -323,11 +329,19 @@ Serving = tuple[Runner, Callable[[], Awaitable[object]], Callable[[], Awaitable[
 @asynccontextmanager
 async def embedded(life: Life, journal: Any, tools: Toolset, spy: Spy) -> AsyncIterator[Serving]:
     async with Bridge(tools, journal=journal, owner=life.owner, observers=(spy,)) as bridge:
+        left = [Resumable(**each) for each in life.resume]
 
         async def session() -> None:
-            agent = AssemblyAI(url=life.url)
-            async with bridge.session(agent, api_key="offline", delivery=BRISK) as each:
-                await each.run()
+            agent, resume = AssemblyAI(url=life.url), left.pop() if left else None
+            try:
+                async with bridge.session(agent, api_key="offline", delivery=BRISK, resume=resume) as each:
+                    if resume is not None:
+                        spy.notes.write("resumed", resume.session)
+                    await each.run()
+            except ProviderError:
+                if resume is None:
+                    raise
+                spy.notes.write("refused", resume.session)
 
         yield bridge.runner, lambda: bridge.recover(dead=life.is_dead), session
 

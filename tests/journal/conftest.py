@@ -45,11 +45,9 @@ def worker_id(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def database(server: Server, worker_id: str) -> str:
+def database(server: Server) -> str:
     """A database for the tests of this process, since locks and notices are a database's."""
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {worker_id}".encode())
-    return worker_id
+    return server.new_database()
 
 
 _schemas = itertools.count()

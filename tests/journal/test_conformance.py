@@ -104,7 +104,7 @@ async def test_more_than_a_page_is_read_to_the_end(journal: Journal) -> None:
 async def test_a_follower_sees_what_comes_later(journal: Journal) -> None:
     entries = [entry(LinkLost()) for _ in range(3)]
     await journal.append(entries[:1])
-    async with asyncio.timeout(5), contextlib.aclosing(journal.read(follow=True)) as following:
+    async with asyncio.timeout(20), contextlib.aclosing(journal.read(follow=True)) as following:
         assert (await anext(following))[1] == entries[0]
         later = asyncio.create_task(anext(following))
         await journal.append(entries[1:])
@@ -113,7 +113,7 @@ async def test_a_follower_sees_what_comes_later(journal: Journal) -> None:
 
 
 async def test_a_follower_of_one_session_sees_no_other(journal: Journal) -> None:
-    async with asyncio.timeout(5), contextlib.aclosing(journal.read("s2", follow=True)) as following:
+    async with asyncio.timeout(20), contextlib.aclosing(journal.read("s2", follow=True)) as following:
         later = asyncio.create_task(anext(following))
         await journal.append([entry(LinkLost(), "s1"), entry(RUN, "s2")])
         assert (await later)[1].session == "s2"
@@ -123,7 +123,7 @@ async def test_following_ends_when_the_journal_is_closed(journal: Journal) -> No
     following = asyncio.create_task(all_of(journal.read(follow=True)))
     await journal.append([entry(RUN)])
     await journal.aclose()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert len(await following) <= 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 
@@ -24,7 +25,7 @@ from bridge.core.events import (
     ToolResults,
 )
 from bridge.core.turn import TurnMachine
-from bridge.journal import Begun, Entry, Foreign, Lost, Part, Record
+from bridge.journal import MARK_BITS, Begun, Entry, Foreign, Lost, Part, Record
 from bridge.journal.payloads import Keep, Payloads
 from bridge.journal.replay import Replayed, replay
 
@@ -102,6 +103,21 @@ def test_a_decision_that_is_missing_is_a_difference() -> None:
     assert (replayed.outcome, replayed.decisions) == (Replayed.DIFFERENT, 0)
     assert replayed.at == entries[-1][0]
     assert replayed.why == "decided Run c1@1, stored nothing"
+
+
+def written(entries: Numbered, writer: int, first: int = 1) -> list[Entry]:
+    """As one of several writers would have written it."""
+    return [replace(each, mark=(writer << MARK_BITS) + n) for n, (_, each) in enumerate(entries, first)]
+
+
+def test_what_two_processes_have_written_at_once_is_compared_writer_by_writer() -> None:
+    one, other = written(told(*EVENTS), 1), written(told(*EVENTS[:7]), 2)
+    both = [each for pair in zip_longest(one, other) for each in pair if each is not None]
+    decided = sum(each.part is Part.DECIDED for each in both)
+    replayed = replay(enumerate(both, 1))
+    assert (replayed.outcome, replayed.decisions, replayed.why) == (Replayed.SAME, decided, "")
+    del both[next(at for at, each in enumerate(both) if isinstance(each.fact, Run) and each.writer == 2)]
+    assert replay(enumerate(both, 1)).outcome is Replayed.DIFFERENT
 
 
 def test_a_decision_that_is_missing_before_the_machine_begins_anew_is_a_difference() -> None:

@@ -98,7 +98,7 @@ async def test_a_file_that_is_written_can_be_read(path: Path) -> None:
         following = reading.read(after=3, follow=True)
         later = asyncio.create_task(anext(following))
         await writing.append([entry(LinkLost())])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await later)[1].fact == LinkLost()
         await following.aclose()
         with pytest.raises(JournalError, match="for reading only"):
@@ -373,7 +373,7 @@ async def test_closing_does_not_wait_for_a_disk_for_ever(path: Path, caplog: pyt
     stalled = await stall.begin(journal)
     with pytest.raises(JournalError, match="within"):
         await stalled
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await journal.aclose()
     assert "does not come to an end" in caplog.text
     stall.over.set()

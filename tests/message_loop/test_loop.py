@@ -122,7 +122,7 @@ class TestWholeConversations:
             agent(api, Reply(calls=(Call("wait"), find("N-1"))), DONE) as (one, _),
         ):
             task = asyncio.create_task(one.talk(loop))
-            await asyncio.wait_for(desk.began.wait(), 5)
+            await asyncio.wait_for(desk.began.wait(), 20)
             desk.go_on.set()
             assert await task == "Done: waited; found N-1"
         assert desk.ran == ["wait", "waited", "N-1"]
@@ -267,7 +267,7 @@ async def test_two_calls_with_one_id_are_not_run_and_the_model_is_told(desk: Des
 async def test_after_a_cancellation_every_call_still_has_an_answer(api: ApiName, desk: Desk, loop: MessageLoop) -> None:
     async with agent(api, Reply(calls=(find("N-1"), Call("wait"))), DONE) as (one, provider):
         task = asyncio.create_task(one.talk(loop))
-        await asyncio.wait_for(desk.began.wait(), 5)
+        await asyncio.wait_for(desk.began.wait(), 20)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -281,7 +281,7 @@ async def test_after_a_cancellation_every_call_still_has_an_answer(api: ApiName,
 async def interrupted(loop: MessageLoop, desk: Desk, *calls: Call) -> None:
     """Cancelled as soon as the waiting tool has begun."""
     task = asyncio.create_task(loop.run_async(said(*calls)))
-    await asyncio.wait_for(desk.began.wait(), 5)
+    await asyncio.wait_for(desk.began.wait(), 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -17,7 +17,7 @@ from bridge.relay import Limits, Listen, Relay, Route, Upstream
 from bridge.simulator import ToolSketch
 from tests.sockets import Play, connected, listening
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 BRIEF = Limits(owed_timeout=0.2, end_timeout=0.05, close_timeout=0.2)
 """For ends that nobody waits for."""
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from bridge import CallContext, Start, Tool, Toolset
@@ -47,10 +47,19 @@ async def test_no_more_sessions_than_allowed_and_room_again_when_one_ends() -> N
 
 async def test_hundreds_of_calls_at_once_all_get_through() -> None:
     async with providing() as providers, relaying(providers.url) as relay:
-        sockets = await asyncio.gather(*(connect(address(relay), compression=None) for _ in range(200)))
-        assert (relay.counters.sessions, len(relay.sessions)) == (200, 200)
-        for each in sockets:
-            each.transport.abort()
+        sockets: list[ClientConnection] = []
+
+        async def call() -> None:
+            sockets.append(await connect(address(relay), compression=None, open_timeout=60))
+
+        try:
+            async with asyncio.TaskGroup() as calls:
+                for _ in range(200):
+                    calls.create_task(call())
+            assert (relay.counters.sessions, len(relay.sessions)) == (200, 200)
+        finally:
+            for each in sockets:
+                each.transport.abort()
 
 
 # ------------------------------------------------------------------------------------------------------- how long

@@ -42,7 +42,7 @@ async def run(tools: Toolset, arguments: str) -> None:
 
     context = CallContext(session_id="s1", key=key, tool=name)
     calls.start(key, ToolCall("c1", name, arguments), tools[name], tools, context, report)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await over.wait()
     await calls.aclose(1)
     runner.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.session.audio import AudioMeter, PlaybackClock
+from bridge.session.audio import AudioMeter, Microphone, PlaybackClock
 
 PIECE = 0.02
 
@@ -101,3 +101,25 @@ def test_what_is_flushed_is_not_played() -> None:
     assert clock.remaining(1.0) == 0.0
     clock.add(8_000, 2.0)
     assert clock.end == 3.0
+
+
+# ------------------------------------------------------------------------------------------------------ the microphone
+
+
+def test_half_a_sample_is_refused() -> None:
+    microphone = Microphone(2, 24_000)
+    with pytest.raises(ValueError, match="3 bytes of audio are not whole samples of 2 bytes"):
+        microphone.sends(3, 0.0)
+    assert microphone.sends(4, 0.0) is None
+
+
+def test_the_pace_of_what_is_sent_is_remarked_on() -> None:
+    assert "times as fast as it is spoken" in (Microphone(2, 24_000).sends(48_000 * 60, 0.0) or "")
+
+
+def test_what_was_dropped_is_told_once() -> None:
+    microphone = Microphone(2, 24_000)
+    microphone.drops(24_000)
+    microphone.drops(48_000)
+    assert microphone.take_dropped() == 1.5
+    assert microphone.take_dropped() == 0.0

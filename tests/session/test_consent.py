@@ -58,7 +58,7 @@ async def asked(approver: Approver | None, call: ToolCall = CALL) -> AsyncIterat
     consent = Consent(approvals, context, answers)
     try:
         consent.asked(call, None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await (begun if approver is never else answers.came).wait()
         yield consent, answers, approvals
     finally:
@@ -70,6 +70,11 @@ async def test_the_provider_is_told_what_was_decided(approver: Approver | None, 
     async with asked(approver) as (consent, answers, _):
         assert answers.told == [ApprovalAnswer("c1", allowed)]
         assert consent.forbids(CALL) is not allowed
+
+
+async def test_a_tool_of_the_providers_own_may_have_any_name() -> None:
+    async with asked(yes, ToolCall("c1", "shop.refund/" + "x" * 100, "{}")) as (_, answers, _):
+        assert answers.told == [ApprovalAnswer("c1", allowed=True)]
 
 
 async def test_what_is_asked_again_is_decided_once() -> None:
@@ -110,7 +115,7 @@ async def test_without_anybody_to_ask_the_answer_is_no() -> None:
     answers = Answers()
     consent = Consent(None, context, answers)
     consent.asked(CALL, None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await answers.came.wait()
     assert answers.told == [ApprovalAnswer("c1", allowed=False)]
     await consent.aclose()
@@ -198,7 +203,7 @@ async def test_what_is_called_under_the_id_of_another_approved_call_is_answered_
         approvals=Approvals(yes),
     )
     try:
-        async with asyncio.timeout(5), session.over(line):
+        async with asyncio.timeout(20), session.over(line):
             line.say("agent.approval_request", tool_use_id="one", name="send_money", input={"amount": 5})
             assert (await line.told("user.tool_confirmation"))["result"] == "allow"
             line.say("agent.custom_tool_use", tool_use_id="one", name="send_money", input={"amount": amount})

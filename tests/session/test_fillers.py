@@ -56,7 +56,7 @@ class Stage:
 
     async def next(self) -> None:
         """Wait until something is tried."""
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await self.news.wait()
         self.news.clear()
 
@@ -141,7 +141,7 @@ async def test_a_filler_that_has_nothing_to_say_is_not_tried(
 ) -> None:
     stage = Stage()
     stage.fillers.start(KEY, tool(filler), ToolCall("c1", "look", arguments), CONTEXT)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await stage.asked.wait()
     assert stage.tried == []
     assert ("the filler of tool look failed: TypeError" in caplog.messages) is logged
@@ -177,7 +177,7 @@ async def test_progress_that_comes_while_a_filler_is_made_is_said_after_it() -> 
     made: list[Callable[[], None]] = []
     stage.fillers = Fillers(stage.speak, stage.since, lambda function, tell: made.append(lambda: tell(function())))
     stage.fillers.start(KEY, tool(lambda city: city, spoken_progress=1), CALL, CONTEXT)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await stage.asked.wait()
     stage.fillers.progress(KEY, "half")
     made[0]()

@@ -45,7 +45,7 @@ async def writing(line: Line, log: list[object] | None = None) -> AsyncIterator[
     outbox = Outbox(line, lambda keys: log.append(keys) if log is not None else None)
     writer = asyncio.create_task(outbox.run())
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             yield outbox
     finally:
         writer.cancel()

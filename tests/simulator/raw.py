@@ -11,7 +11,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 
 TOOL = {
     "type": "function",

@@ -596,7 +596,7 @@ async def test_a_call_that_is_cut_off_closes_its_connection_and_leaves_the_other
     async with endpoint(answering) as rig, opened(declared(rig, "/{step}", parameters=STEP)) as (tool,):
         assert await tool.invoke({"step": "quick"}, call_context()) == "quick"
         task = asyncio.ensure_future(invoked(tool, step="slow"))
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), 20)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -41,6 +41,7 @@ from bridge.core.events import (
     ServerEvent,
     SessionReady,
     Setup,
+    SetupAccepted,
     ToolCalled,
     ToolResult,
     ToolResults,
@@ -105,6 +106,8 @@ class HCompanyDialect:
                 yield SessionReady(session_id, message=message)
             case {"refused": Mapping() as refused}:
                 yield refusal(refused, message)
+            case {"serve": _}:
+                yield SetupAccepted(message=message)
             case {"leave": _}:
                 yield ProviderEnded(message=message)
             case _:
@@ -139,7 +142,7 @@ class HCompanyDialect:
         match message:
             case {"create": Mapping() as body}:
                 yield Setup(listed(body))
-            case {"attach": _}:
+            case {"attach": _} | {"serve": _}:
                 yield Setup(names(message.get("serve")))
             case {"tool_results": {"kind": "tool_result", **told}, "call": str(call_id)}:
                 yield ToolResults((ToolResult(call_id, json_text(told.get("result"), absent="null")),))
@@ -170,8 +173,11 @@ class HCompanyDialect:
         return setup
 
     def replace_tools(self, setup: Message, tools: Sequence[ToolSpec]) -> Message | None:
-        """None: the tools of a running session cannot change."""
-        return None
+        """Which tools are served from now on, in a session that was attached to.
+
+        None in one that is created: the tools of a running session cannot change.
+        """
+        return {"serve": [spec.name for spec in tools]} if "attach" in setup else None
 
     # ------------------------------------------------------------------------------------------- over HTTP
 
@@ -213,6 +219,8 @@ class HCompanyDialect:
                 return Heard((body,), session_id=body["id"])
             case {"leave": _}:
                 return Heard((message,), over=True)
+            case {"serve": _, **rest} if not rest:
+                return Heard((message,))
         if status < 300:
             return Heard()
         setup = bool(message.keys() & {"create", "attach"})

@@ -36,6 +36,7 @@ from bridge.core.events import (
     EndSession,
     FollowUp,
     Malformed,
+    OutcomesOwed,
     ProviderEnded,
     ProviderMessage,
     ReplyDone,
@@ -45,6 +46,7 @@ from bridge.core.events import (
     ServerEvent,
     SessionReady,
     Setup,
+    SetupAccepted,
     ToolCall,
     ToolCalled,
     ToolResults,
@@ -105,12 +107,16 @@ class HermDialect:
                 said = payload(message)
                 item = text(message, "id")
                 yield Transcript("agent", words(said), said.get("delta") is not True, item, message=message)
+            case {"type": "history", "running": [str(), *_] as calls}:
+                yield OutcomesOwed(tuple(call for call in calls if isinstance(call, str)), message=message)
             case {"type": str(kind)}:
                 yield ProviderMessage(kind, message=message)
             case {"id": str(session_id), "agentId": _}:
                 yield SessionReady(session_id, message=message)
             case {"refused": Mapping() as refused}:
                 yield refusal(refused, message)
+            case {"serve": _}:
+                yield SetupAccepted(message=message)
             case {"leave": _}:
                 yield ProviderEnded(message=message)
             case _:
@@ -145,7 +151,7 @@ class HermDialect:
     def decode_client(self, message: Message) -> Iterator[ClientEvent]:
         """What a message of an application means; nothing for what does not concern tools or the session."""
         match message:
-            case {"create": _} | {"attach": _}:
+            case {"create": _} | {"attach": _} | {"serve": _}:
                 served = message.get("serve")
                 yield Setup(tuple(name for name in served if isinstance(name, str)) if isinstance(served, list) else ())
             case {"events": list(events)}:
@@ -166,8 +172,11 @@ class HermDialect:
         return {**setup, "serve": [*served, *ours]} if ours else setup
 
     def replace_tools(self, setup: Message, tools: Sequence[ToolSpec]) -> Message | None:
-        """None: a session keeps the version of the agent under which it was created."""
-        return None
+        """Which tools are served from now on, in a session that was attached to.
+
+        None in one that is created: it keeps the version of the agent that has declared its tools.
+        """
+        return {"serve": [spec.name for spec in tools]} if "attach" in setup else None
 
     def agent(self, agent: Message, tools: Sequence[ToolSpec]) -> Message:
         """The body of `POST /v1/agents` that declares our tools beside what it lists.
@@ -238,6 +247,8 @@ class HermDialect:
                 return Heard((body,), session_id=body["id"])
             case {"leave": _}:
                 return Heard((message,), over=True)
+            case {"serve": _, **rest} if not rest:
+                return Heard((message,))
         if status < 300:
             return Heard()
         error = body.get(self.names.error)

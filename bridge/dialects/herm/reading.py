@@ -38,7 +38,8 @@ def unsettled(history: Sequence[Any]) -> tuple[Message, ...]:
 
     A stream says nothing of what came before it. Whatever ran in earlier steps has been answered or is waited for no
     more, as has what came before the end of this one; and what was heard of it already is a repeat. The last message is
-    of our own: it lists the calls that have no answer.
+    of our own: it lists the calls that have no answer, and in `running`, of all steps, those that have no
+    outcome yet.
     """
     events = sorted((event for event in history if isinstance(event, Mapping)), key=_sequence)
     step = events[max(_latest(events, _begins), 0) :]
@@ -46,7 +47,18 @@ def unsettled(history: Sequence[Any]) -> tuple[Message, ...]:
     known = {(event.get("type"), text(payload(event), "tool_use_id")) for event in step}
     told = [event for at, event in enumerate(step) if _is_news(event, known, after_all=at > ended)]
     calls = [text(payload(event), "tool_use_id") for event in told if event["type"] == "agent.custom_tool_use"]
-    return (*told, {"type": "history", "waiting": calls})
+    running = _running(events)
+    return (*told, {"type": "history", "waiting": calls} | ({"running": running} if running else {}))
+
+
+def _running(events: Sequence[Message]) -> list[str]:
+    """The calls that were said to be running, and no more. Documented: the outcome takes the place of that."""
+    latest = {
+        text(payload(event), "tool_use_id"): payload(event).get("status")
+        for event in events
+        if event.get("type") == "user.custom_tool_result"
+    }
+    return [call for call, status in latest.items() if call and status == "running"]
 
 
 def _is_news(event: Message, known: set[tuple[Any, str]], *, after_all: bool) -> bool:

@@ -6,6 +6,8 @@
   history may be seen before. It is answered with its `turn_id` and `call_id`, which together are its key.
 * Results gate the turn: it cannot end before they are there, so that nothing may be held until it does.
 * Only a turn that is cancelled or fails voids its results. An idle session waits for nothing.
+* The list may hold approvals, too, of calls that the provider makes at an MCP server. They are answered by their
+  `request_id`, and repeated like calls.
 * The list is repeated, in events and whenever the session is read. An event stream never is: after a new one has been
   opened, the latest turn and the session are read.
 * 202 says that a result was accepted, not that it has its effect. The same result once more is harmless.
@@ -44,9 +46,9 @@ from bridge.core.events import (
 from bridge.core.http import Heard, HttpDialect, Outcome, Request
 from bridge.errors import ConfigError
 
-from .fields import call_key, functions, is_call, part, text
-from .reading import calls, failed, host_input, served, transcript, turn
-from .writing import TOOLS, entries, outcome, result_event, user_message
+from .fields import call_key, functions, is_call, others, part, text
+from .reading import failed, host_input, required, served, transcript, turn
+from .writing import APPROVAL, TOOLS, decision, entries, outcome, result_event, user_message
 
 __all__ = ["OPENAI_SESSIONS", "OpenAISessionsDialect", "user_message"]
 
@@ -80,7 +82,7 @@ class OpenAISessionsDialect:
         kind = message.get("type")
         match kind:
             case "agent.session.requires_action":
-                yield from calls(message)
+                yield from required(message)
             case "agent.session.turn.created" | "agent.session.turn.in_progress":
                 yield turn(message, None)
             case "agent.session.turn.completed":
@@ -93,10 +95,13 @@ class OpenAISessionsDialect:
             case "agent.session.turn.output_text.delta" | "agent.session.turn.output_text.done":
                 yield transcript(message)
             case "agent.session.created":
-                yield SetupAccepted(functions(part(part(message, "session"), "agent")), message=message)
+                agent = part(part(message, "session"), "agent")
+                yield SetupAccepted(functions(agent), setup=others(agent, message.get("serve")), message=message)
                 yield SessionReady(text(part(message, "session"), "id"), message=message)
             case "agent.session.updated":
                 yield SetupAccepted(functions(part(part(message, "session"), "agent")), message=message)
+            case "agent.session.served":
+                yield SetupAccepted(message=message)
             case "agent.session.failed":
                 yield ProviderFailed(
                     "session_failed", text(part(message, "session"), "error"), fatal=True, message=message
@@ -123,8 +128,10 @@ class OpenAISessionsDialect:
                 yield user_message(instructions or "Go on, please.")
             case EndSession():
                 yield {"leave": {}}  # a turn that runs goes on: closing cancels nothing
-            case Setup() | Resume() | ApprovalAnswer():
-                return  # from the settings; the transport's business; never asked, so far
+            case ApprovalAnswer(request_id, allowed):
+                yield decision(request_id, allowed=allowed)
+            case Setup() | Resume():
+                return  # from the settings; the transport's business
             case _:
                 assert_never(event)
 
@@ -137,7 +144,7 @@ class OpenAISessionsDialect:
         match message:
             case {"create": Mapping() as body}:
                 yield Setup(served(functions(part(body, "agent")), message))
-            case {"attach": str()}:
+            case {"attach": str()} | {"serve": list()}:
                 yield Setup(served(None, message))
             case {"leave": _}:
                 yield EndSession()
@@ -166,8 +173,13 @@ class OpenAISessionsDialect:
         return setup
 
     def replace_tools(self, setup: Message, tools: Sequence[ToolSpec]) -> Message | None:
-        """The update that replaces the list of tools; None for a saved agent and for a session that was running."""
+        """The update that replaces the list of tools; None for a saved agent.
+
+        Of a session that was running, the list is known once it has been read (`others`); until then it keeps it.
+        """
         match setup:
+            case {"attach": _}:
+                return {"serve": [spec.name for spec in tools]}
             case {"create": {"agent_id": str(agent_id)}} if agent_id:
                 return None
             case {"create": {"agent": Mapping() as agent}} | {"agent": Mapping() as agent}:
@@ -185,7 +197,7 @@ class OpenAISessionsDialect:
                 return Request("POST", _SESSIONS, body)
             case {"attach": attached}:
                 return Request("GET", _path(str(attached)))
-            case {"leave": _}:
+            case {"leave": _} | {"serve": _}:
                 return None
             case {"events": _}:
                 return Request("POST", f"{_path(session_id)}/events", message, keyed=True)
@@ -203,6 +215,8 @@ class OpenAISessionsDialect:
             return Outcome.OVER
         if not message or status == 0 or status >= 500:
             return Outcome.CONFIRM if self.answers(message) else Outcome.RETRY
+        if status == 409 and _approves(message):
+            return Outcome.ANSWERED  # it is decided already, or nobody waits for it
         return _conflict(status, part(body, "error")) if self.answers(message) else Outcome.REFUSED
 
     def answered(self, message: Message, status: int, body: Message) -> Heard:
@@ -211,8 +225,10 @@ class OpenAISessionsDialect:
             return Heard((_refusal(message, status, body),))
         match message:
             case {"create": _} | {"attach": _}:
-                session_id = text(body, "id")
-                return Heard(({"type": f"{_EVENT}created", "session": body},), session_id)
+                created = {"type": f"{_EVENT}created", "session": body, **_served(message)}
+                return Heard((created,), text(body, "id"))
+            case {"serve": _}:
+                return Heard(({"type": f"{_EVENT}served"},))
             case {"leave": _}:
                 return Heard(({"type": f"{_EVENT}left"},), over=True)
             case {"events": _}:
@@ -274,8 +290,20 @@ class OpenAISessionsDialect:
 OPENAI_SESSIONS: Final[HttpDialect] = OpenAISessionsDialect()
 
 
+def _served(setup: Message) -> Message:
+    """Which of the tools of a session that was running are ours."""
+    return {"serve": setup["serve"]} if "attach" in setup and "serve" in setup else {}
+
+
 def _path(session_id: str) -> str:
     return f"{_SESSIONS}/{quote(session_id, safe='', errors='replace')}"
+
+
+def _approves(message: Message) -> bool:
+    match message:
+        case {"events": [{"type": str(kind)}]}:
+            return kind == APPROVAL
+    return False
 
 
 def _conflict(status: int, error: Message) -> Outcome:

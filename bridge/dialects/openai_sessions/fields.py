@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
 from bridge.core.dialect import Message
 
-__all__ = ["call_key", "functions", "is_call", "json_text", "part", "text"]
+__all__ = ["call_key", "functions", "is_call", "json_text", "others", "part", "text"]
 
 
 def functions(agent: Message) -> tuple[str, ...] | None:
@@ -18,6 +19,22 @@ def functions(agent: Message) -> tuple[str, ...] | None:
         return None
     names = (tool.get("name") for tool in tools if isinstance(tool, Mapping) and tool.get("type") == "function")
     return tuple(name for name in names if isinstance(name, str))
+
+
+def others(agent: Message, ours: object) -> Message | None:
+    """A setup with the tools that an agent has beside ours; None if it does not list its tools, or none can be ours."""
+    listed = agent.get("tools")
+    if not isinstance(listed, list) or not isinstance(ours, list):
+        return None
+    tools = [tool for tool in listed if not _is_one_of(tool, ours)]
+    # Documented: a session that is read does not list its search, and a list is replaced as a whole.
+    deferred = any(isinstance(tool, Mapping) and tool.get("defer_loading") is True for tool in tools)
+    searched = any(isinstance(tool, Mapping) and tool.get("type") == "tool_search" for tool in tools)
+    return {"agent": {"tools": [*tools, {"type": "tool_search"}] if deferred and not searched else tools}}
+
+
+def _is_one_of(tool: object, names: list[Any]) -> bool:
+    return isinstance(tool, Mapping) and tool.get("type") == "function" and tool.get("name") in names
 
 
 def is_call(action: object) -> bool:

@@ -7,6 +7,8 @@ from typing import Final
 
 from bridge.core.dialect import Message
 from bridge.core.events import (
+    ApprovalAnswer,
+    ApprovalWanted,
     Failure,
     Malformed,
     ProviderFailed,
@@ -14,6 +16,7 @@ from bridge.core.events import (
     ReplyDone,
     ReplyRequest,
     ReplyStarted,
+    ServerEvent,
     ToolCall,
     ToolCalled,
     ToolResult,
@@ -21,9 +24,10 @@ from bridge.core.events import (
     Transcript,
 )
 
-from .fields import call_key, is_call, json_text, part, text
+from .fields import call_key, json_text, part, text
+from .writing import APPROVAL
 
-__all__ = ["calls", "failed", "host_input", "served", "transcript", "turn"]
+__all__ = ["failed", "host_input", "required", "served", "transcript", "turn"]
 
 _KINDS: Final = {
     "unauthorized": Failure.CREDENTIALS,
@@ -34,22 +38,47 @@ _KINDS: Final = {
 }
 
 
-def calls(message: Message) -> Iterator[ToolCalled | Malformed | ProviderMessage]:
-    """The calls that wait. What else may be required (an approval, an environment) is the host's business."""
+def required(message: Message) -> Iterator[ServerEvent]:
+    """What waits: calls, and approvals of calls that the provider makes by itself, of tools of an MCP server.
+
+    What else may be required (an environment, something that a browser asks for) is the host's business.
+    """
     actions = part(message, "session").get("required_actions")
     if not isinstance(actions, list):
         yield Malformed("requires_action without a list of actions", message=message)
         return
-    if not any(map(is_call, actions)):
-        yield ProviderMessage("agent.session.requires_action", message=message)
-    for action in filter(is_call, actions):
-        name, turn_id, call_id = (text(action, key) for key in ("name", "turn_id", "call_id"))
-        if not (name and turn_id and call_id):
-            yield Malformed("a required call without its name or ids", message=message)
-            continue
-        # Documented: everything is keyed by turn and call together.
-        call = ToolCall(call_key(action), name, json_text(action.get("arguments")), echo=(("turn_id", turn_id),))
-        yield ToolCalled(call, message=message)
+    asked = [event for event in (_asked(action, message) for action in actions) if event is not None]
+    yield from asked or (ProviderMessage("agent.session.requires_action", message=message),)
+
+
+def _asked(action: object, message: Message) -> ServerEvent | None:
+    if not isinstance(action, Mapping):
+        return None
+    match action.get("type"):
+        case "function_call":
+            return _call(action, message)
+        case "mcp_approval_request":
+            return _approval(action, message)
+    return None
+
+
+def _call(action: Message, message: Message) -> ToolCalled | Malformed:
+    name, turn_id, call_id = (text(action, key) for key in ("name", "turn_id", "call_id"))
+    if not (name and turn_id and call_id):
+        return Malformed("a required call without its name or ids", message=message)
+    # Documented: everything is keyed by turn and call together.
+    call = ToolCall(call_key(action), name, json_text(action.get("arguments")), echo=(("turn_id", turn_id),))
+    return ToolCalled(call, message=message)
+
+
+def _approval(action: Message, message: Message) -> ApprovalWanted | Malformed:
+    request_id, asked = text(action, "request_id"), part(action, "request")
+    server, name = text(asked, "server_label"), text(asked, "name")
+    if not (request_id and name):
+        return Malformed("a required approval without its id or its tool", message=message)
+    # With the server's name it cannot be taken for a tool of ours.
+    call = ToolCall(request_id, f"{server}.{name}", json_text(asked.get("arguments")))
+    return ApprovalWanted(call, message=message)
 
 
 def turn(message: Message, interrupted: bool | None) -> ReplyStarted | ReplyDone | Malformed | ProviderMessage:
@@ -83,7 +112,7 @@ def failed(message: Message) -> ProviderFailed:
     return ProviderFailed(code, text(error, "message"), fatal, text(error, "param"), kind, message=message)
 
 
-def host_input(event: object) -> Iterator[ToolResults | ReplyRequest]:
+def host_input(event: object) -> Iterator[ToolResults | ApprovalAnswer | ReplyRequest]:
     """One of the events that a host posts by itself."""
     if not isinstance(event, Mapping):
         return
@@ -92,6 +121,8 @@ def host_input(event: object) -> Iterator[ToolResults | ReplyRequest]:
             success = event.get("success") is True
             output = json_text(event.get("output" if success else "error"), absent="null")
             yield ToolResults((ToolResult(call_key(event), output, is_error=not success),))
+        case {"type": str(kind), "request_id": str(request_id), "response": {"decision": decision}} if kind == APPROVAL:
+            yield ApprovalAnswer(request_id, decision == "approve")
         case {"type": "agent.session.input.message"}:
             yield ReplyRequest()
 

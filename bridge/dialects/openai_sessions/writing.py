@@ -13,9 +13,10 @@ from bridge.errors import ConfigError
 
 from ..schemas import PROFILES, shape
 
-__all__ = ["TOOLS", "entries", "outcome", "result_event", "user_message"]
+__all__ = ["APPROVAL", "TOOLS", "decision", "entries", "outcome", "result_event", "user_message"]
 
 TOOLS: Final = PROFILES["openai_sessions"]
+APPROVAL: Final = "agent.session.input.mcp_approval_request_result"
 
 
 def user_message(text: str) -> Message:
@@ -23,6 +24,12 @@ def user_message(text: str) -> Message:
     part = {"type": "input_text", "text": text}
     message = {"type": "message", "role": "user", "content": [part]}
     return {"events": [{"type": "agent.session.input.message", "input": [message]}]}
+
+
+def decision(request_id: str, *, allowed: bool) -> Message:
+    """The answer to an approval that the session waits for."""
+    said = {"type": "mcp_tool_call", "decision": "approve" if allowed else "deny"}
+    return {"events": [{"type": APPROVAL, "request_id": request_id, "response": said}]}
 
 
 def result_event(result: ToolResult) -> dict[str, Any]:

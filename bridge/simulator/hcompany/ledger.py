@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any
+
+from bridge.simulator.account import keep, newest
 
 __all__ = ["CallRecord", "Fate", "Ledger", "Result", "Verdict"]
-
-_LIMIT: Final = 20_000
 
 
 class Verdict(Enum):
@@ -91,17 +91,12 @@ class Ledger:
 
     def call(self, name: str) -> CallRecord:
         """The newest call of this tool. Raises `LookupError` if there is none."""
-        for call in reversed(self.calls):
-            if call.name == name:
-                return call
-        raise LookupError(f"{name} was not called")
+        return newest(self.calls, name)
 
     def came(self, result: Result) -> None:
         """A result came in."""
-        if len(self.results) < _LIMIT:
-            self.results.append(result)
+        keep(self.results, result)
 
     def violated(self, what: str) -> None:
         """Something was not as documented."""
-        if len(self.violations) < _LIMIT:
-            self.violations.append(what)
+        keep(self.violations, what)

@@ -33,6 +33,7 @@ from bridge.simulator.herm.ledger import Ledger, Policy
 from bridge.simulator.herm.rules import Rules
 from bridge.simulator.herm.script import Scenario
 from bridge.simulator.herm.session import Declared, Session
+from bridge.simulator.listener import cut
 from bridge.simulator.site import Body, Exchange, Fault, Refused, Site, json_answer
 
 __all__ = ["Simulator"]
@@ -129,7 +130,7 @@ class Simulator:
         """Reset all open streams."""
         for housed in self._sessions.values():
             while housed.listeners:
-                self._site.cut(housed.listeners.pop())
+                cut(housed.listeners.pop())
 
     def _error(self, status: int) -> dict[str, Any]:
         return error("unavailable", f"HTTP status {status}", self._names, retryable=status >= 500)
@@ -212,7 +213,7 @@ class Simulator:
         housed.session.archive()
         del self._sessions[housed.session.id]
         while housed.listeners:
-            self._site.cut(housed.listeners.pop())
+            cut(housed.listeners.pop())
         return Response(status_code=204)
 
     async def _archive(self, body: Body) -> Response:

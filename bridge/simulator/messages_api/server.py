@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,14 +10,11 @@ from typing import Any, Protocol, Self
 
 import orjson
 from anyio.from_thread import start_blocking_portal
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
+from bridge.simulator.listener import Listener
 from bridge.simulator.messages_api.anthropic import AnthropicRules
 from bridge.simulator.messages_api.chat import ChatRules
 from bridge.simulator.messages_api.ledger import Exchange, Ledger, Refused, Result
@@ -53,7 +49,7 @@ class MessagesSimulator:
 
     def __init__(self, script: Iterable[Reply | Failure], *, host: str = "127.0.0.1", port: int = 0) -> None:
         script = list(script)
-        self._host, self._port = host, port
+        self._listener = Listener(host, port)
         self.ledger = Ledger()
         self.url = ""
         """Its address, without a path: for Anthropic."""
@@ -74,10 +70,10 @@ class MessagesSimulator:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal("asyncio"))
-            state = ServerState()
-            server = portal.call(self._listen, state)
-            stack.callback(portal.call, _stop, server, state)
-            self.url = f"http://{self._host}:{server.sockets[0].getsockname()[1]}"
+            routes = [Route(path, self._serve, methods=["POST"]) for path in self._rules]
+            portal.call(self._listener.open, routes)
+            stack.callback(portal.call, self._listener.aclose)
+            self.url = self._listener.url
             self._stack = stack.pop_all()
         return self
 
@@ -85,16 +81,6 @@ class MessagesSimulator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    async def _listen(self, state: ServerState) -> asyncio.Server:
-        routes = [Route(path, self._serve, methods=["POST"]) for path in self._rules]
-        config = Config(Starlette(routes=routes), lifespan="off", log_config=None, access_log=False)
-        config.load()
-        loop = asyncio.get_running_loop()
-        # The protocol without `uvicorn.Server`: that one looks every tenth of a second whether it should stop.
-        return await loop.create_server(
-            lambda: H11Protocol(config=config, server_state=state, app_state={}), self._host, self._port
-        )
 
     async def _serve(self, request: Request) -> Response:
         path, data = request.url.path, await request.body()
@@ -156,10 +142,3 @@ def _strictly(data: bytes) -> dict[str, Any]:
     if body.get("stream"):
         raise Refused("the offline provider does not stream")
     return body
-
-
-async def _stop(server: asyncio.Server, state: ServerState) -> None:
-    server.close()
-    for line in list(state.connections):
-        line.transport.abort()
-    await asyncio.gather(*state.tasks, return_exceptions=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any
+
+from bridge.simulator.account import keep, newest
 
 __all__ = ["Answer", "CallRecord", "Fate", "Ledger", "Post", "Request", "Verdict"]
-
-_LIMIT: Final = 20_000
 
 
 class Verdict(Enum):
@@ -120,18 +120,15 @@ class Ledger:
 
     def note(self, entry: str) -> None:
         """Add to the timeline, as long as there is room."""
-        if len(self.timeline) < _LIMIT:
-            self.timeline.append(entry)
+        keep(self.timeline, entry)
 
     def violated(self, what: str) -> None:
         """Add a breach of the documentation."""
-        if len(self.violations) < _LIMIT:
-            self.violations.append(what)
+        keep(self.violations, what)
 
     def post(self, post: Post) -> None:
         """Add a post, as long as there is room."""
-        if len(self.posts) < _LIMIT:
-            self.posts.append(post)
+        keep(self.posts, post)
 
     def find(self, turn_id: str, call_id: str) -> CallRecord | None:
         """The call with this key."""
@@ -139,10 +136,7 @@ class Ledger:
 
     def call(self, name: str) -> CallRecord:
         """The newest call of this function. Raises `LookupError` if there is none."""
-        for call in reversed(self.calls):
-            if call.name == name:
-                return call
-        raise LookupError(f"{name} was not called")
+        return newest(self.calls, name)
 
     @property
     def answers(self) -> list[Answer]:

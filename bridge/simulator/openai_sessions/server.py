@@ -8,22 +8,18 @@ subagents nor artifacts, environments nor approvals, and functions marked `async
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
+from bridge.simulator.house import House
+from bridge.simulator.listener import Listener, hang_up
 from bridge.simulator.openai_sessions import ledger as account
 from bridge.simulator.openai_sessions import objects
 from bridge.simulator.openai_sessions.ledger import Ledger
@@ -47,7 +43,6 @@ from bridge.simulator.waiting import Changes
 __all__ = ["Simulator"]
 
 _BETA = "agents=v1"
-_SHUTDOWN_SECONDS = 1
 
 
 class Simulator:
@@ -73,10 +68,11 @@ class Simulator:
             raise ValueError("pace must be above 0")
         self._scenario = scenario or Scenario()
         self._rules: Rules = self._scenario.rules
-        self._host, self._port, self._pace, self._api_key = host, port, pace, api_key
+        self._pace, self._api_key = pace, api_key
+        self._house = House()
+        self._listener = Listener(host, port)
         self._faults = [fault for fault in self._scenario.faults for _ in range(fault.times)]
         self._sessions: dict[str, Session] = {}
-        self._state = ServerState()
         self.requests: list[account.Request] = []
         """Every request, in the order of the answers."""
 
@@ -84,23 +80,12 @@ class Simulator:
 
     async def __aenter__(self) -> Self:
         self._changes = Changes()
-        self._stopping = anyio.Event()
-        at_home = anyio.Event()
-        self._home = asyncio.create_task(self._house(at_home))
-        await at_home.wait()
+        await self._house.open()
         try:
-            listener = socket.create_server((self._host, self._port))
+            await self._listener.open(self._routes())
         except OSError:
-            self._stopping.set()
-            await self._home
+            await self._house.aclose()
             raise
-        self._port = listener.getsockname()[1]
-        config = Config(self._app(), lifespan="off", log_config=None, access_log=False)
-        config.load()
-        # The protocol without `uvicorn.Server`: that one waits in steps of a tenth of a second.
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Protocol(config=config, server_state=self._state, app_state={}), sock=listener
-        )
         return self
 
     async def __aexit__(
@@ -109,30 +94,15 @@ class Simulator:
         with anyio.CancelScope(shield=True):
             for session in self._sessions.values():
                 session.cut()
-            self._server.close()
-            for line in list(self._state.connections):
-                line.transport.abort()
-            if tasks := list(self._state.tasks):
-                _, late = await asyncio.wait(tasks, timeout=_SHUTDOWN_SECONDS)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
-            self._stopping.set()
-            await self._home
-
-    async def _house(self, at_home: anyio.Event) -> None:
-        """Own the turns. It is a task of its own, so that one task may enter the simulator and another leave it."""
-        async with anyio.create_task_group() as self._tasks:
-            at_home.set()
-            await self._stopping.wait()
-            self._tasks.cancel_scope.cancel()
+            await self._listener.aclose()
+            await self._house.aclose()
 
     # ------------------------------------------------------------------------------------------- for tests
 
     @property
     def url(self) -> str:
         """The `base_url` for clients."""
-        return f"http://{self._host}:{self._port}/v1"
+        return f"{self._listener.url}/v1"
 
     @property
     def ledgers(self) -> list[Ledger]:
@@ -164,7 +134,7 @@ class Simulator:
 
     # ------------------------------------------------------------------------------------------- routes
 
-    def _app(self) -> Starlette:
+    def _routes(self) -> list[Route]:
         base = "/v1/agents/sessions"
         one = f"{base}/{{id}}"
         routes = [
@@ -180,7 +150,7 @@ class Simulator:
             (f"{one}/turns/{{turn}}", "GET", self._turn),
             (f"{one}/turns/{{turn}}/items", "GET", self._turn_items),
         ]
-        return Starlette(routes=[Route(path, self._guarded(act), methods=[method]) for path, method, act in routes])
+        return [Route(path, self._guarded(act), methods=[method]) for path, method, act in routes]
 
     def _guarded(self, act: Any) -> Any:
         async def endpoint(request: Request) -> Response:
@@ -191,7 +161,7 @@ class Simulator:
                 response = _refusal(refused)
             self.requests.append(account.Request(request.method, request.url.path, response.status_code))
             if response.status_code == 0:
-                request.state.link.close()
+                hang_up(request)
                 await anyio.lowlevel.checkpoint()  # until the server knows that nobody is there any more
                 return Response()
             return response
@@ -212,7 +182,7 @@ class Simulator:
         fault = self._fault(On.CREATE)
         if fault is not None and fault.effect is Effect.NONE:
             return await _answer(fault)
-        session = Session(create, self._scenario, pace=self._pace, tasks=self._tasks, changes=self._changes)
+        session = Session(create, self._scenario, pace=self._pace, tasks=self._house.tasks, changes=self._changes)
         self._sessions[session.id] = session
         self._changes.notify()
         if not create.stream:
@@ -281,7 +251,7 @@ class Simulator:
                 async for chunk in stream:
                     yield chunk
                 if stream.broken:
-                    request.state.link.close()
+                    hang_up(request)
             finally:
                 session.streams.drop(stream)
                 session.ledger.listening = len(session.streams)
@@ -315,14 +285,6 @@ class Simulator:
                 self._faults.remove(fault)
                 return fault
         return None
-
-
-class _Protocol(H11Protocol):
-    """Lets a request reach its own connection, to break it."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, "link": transport}
 
 
 def _kinds(inputs: Inputs) -> set[On]:

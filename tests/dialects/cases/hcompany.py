@@ -306,6 +306,7 @@ SETUPS: dict[str, tuple[Message, Sequence[ToolSpec], Message]] = {
 
 REPLACEMENTS: dict[str, tuple[Message, Sequence[ToolSpec], Message | None]] = {
     "a running session keeps its tools": (_with({"agent": {"name": "clerk"}}), [_PLAIN], None),
+    "a session that was there is served by others": ({"attach": "s"}, [_PLAIN], {"serve": ["plain"]}),
 }
 
 _BEARER = (("Authorization", "Bearer key"),)

@@ -168,6 +168,7 @@ CLIENT: Asks = {
         (ApprovalAnswer("one", allowed=False),),
     ),
     "a word for the turn that runs": (post({"type": "user.steer", "message": "Left."}), ()),
+    "other tools to be served": ({"serve": ["a"]}, (Setup(("a",)),)),
     "leaving": ({"leave": {}}, (EndSession(),)),
     "anything else": ({"archive": {}}, ()),
 }
@@ -239,6 +240,7 @@ SETUPS: dict[str, tuple[Message, Sequence[ToolSpec], Message]] = {
 
 REPLACEMENTS: dict[str, tuple[Message, Sequence[ToolSpec], Message | None]] = {
     "a session keeps the version of its agent": (_CREATE, [_PLAIN], None),
+    "a session that was there is served by others": ({"attach": "session_7"}, [_PLAIN], {"serve": ["plain"]}),
 }
 
 _KEY = (("x-api-key", "key"),)

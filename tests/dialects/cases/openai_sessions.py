@@ -8,6 +8,7 @@ from typing import Any
 from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
     ApprovalAnswer,
+    ApprovalWanted,
     CallKey,
     EndSession,
     Failure,
@@ -41,6 +42,11 @@ _TURN = (("turn_id", "turn_4"),)
 def _action(**fields: object) -> Message:
     action = {"type": "function_call", "turn_id": "turn_4", "call_id": "c1", "name": "where", "arguments": {}}
     return {**action, **fields}
+
+
+def _approval(**asked: object) -> Message:
+    request = {"type": "mcp_tool_call", "server_label": "shop", "name": "refund", "arguments": {"amount": 5}, **asked}
+    return {"type": "mcp_approval_request", "turn_id": "turn_4", "request_id": "r1", "request": request}
 
 
 def _waits(*actions: object) -> Message:
@@ -80,7 +86,7 @@ SERVER: Means = {
         (SetupAccepted(()),),
     ),
     "calls wait": (
-        _waits(_action(), {"type": "mcp_approval_request"}, 1, _action(call_id="c2", arguments={"no": "77"})),
+        _waits(_action(), {"type": "environment_connection"}, 1, _action(call_id="c2", arguments={"no": "77"})),
         (_called("{}"), _called('{"no":"77"}', "c2")),
     ),
     "a call has its arguments as text": (_waits(_action(arguments='{"no":1')), (_called('{"no":1'),)),
@@ -90,10 +96,31 @@ SERVER: Means = {
         _waits(_action(arguments=_nested(300))),
         (_called("<cannot be written as JSON>"),),
     ),
-    "an approval waits": (
+    "an approval waits beside a call": (
+        _waits(_approval(), _action()),
+        (ApprovalWanted(ToolCall("r1", "shop.refund", '{"amount":5}')), _called("{}")),
+    ),
+    "an approval waits that names no server": (
+        _waits(_approval(server_label=None, arguments=None)),
+        (ApprovalWanted(ToolCall("r1", ".refund", "{}")),),
+    ),
+    "an approval waits that does not say of what": (
         _waits({"type": "mcp_approval_request", "request_id": "r1"}),
+        (Malformed("a required approval without its id or its tool"),),
+    ),
+    "something waits that only the host can give": (
+        _waits({"type": "environment_connection", "environment_id": "e"}),
         (ProviderMessage("agent.session.requires_action"),),
     ),
+    "a session that was attached to": (
+        {
+            "type": "agent.session.created",
+            "session": {"id": "sess_9", "agent": {"tools": _TOOLS}},
+            "serve": ["a"],
+        },
+        (SetupAccepted(("a",)), SessionReady("sess_9")),
+    ),
+    "other tools are served": ({"type": "agent.session.served"}, (SetupAccepted(None),)),
     "a call without an id": (_waits(_action(call_id="")), (Malformed("a required call without its name or ids"),)),
     "a call without a turn": (_waits(_action(turn_id=1)), (Malformed("a required call without its name or ids"),)),
     "a call without a name": (_waits(_action(name=None)), (Malformed("a required call without its name or ids"),)),
@@ -184,7 +211,15 @@ def _words(text: str) -> Message:
     return _input(type="agent.session.input.message", input=[message])
 
 
+def _decided(decision: str) -> Message:
+    response = {"type": "mcp_tool_call", "decision": decision}
+    return _input(type="agent.session.input.mcp_approval_request_result", request_id="r1", response=response)
+
+
 CLIENT: Asks = {
+    "an approval": (_decided("approve"), (ApprovalAnswer("r1", allowed=True),)),
+    "a request for approval that is dropped": (_decided("cancel"), (ApprovalAnswer("r1", allowed=False),)),
+    "other tools to be served": ({"serve": ["a"]}, (Setup(("a",)),)),
     "a creation with functions": ({"create": {"agent": {"tools": _TOOLS}}}, (Setup(("a",)),)),
     "a creation without tools": ({"create": {"agent": {"model": "m"}}}, (Setup(None),)),
     "a creation by a saved agent, of which some is served": (
@@ -280,7 +315,8 @@ SAID: Says = {
     "a request to speak about nothing in particular": (ReplyRequest(), (_words("Go on, please."),)),
     "the end": (EndSession(), ({"leave": {}},)),
     "a resume, for which there are no words": (Resume("sess_9"), ()),
-    "a decision, for which there are no words": (ApprovalAnswer("c1", allowed=True), ()),
+    "an approval": (ApprovalAnswer("r1", allowed=True), (_decided("approve"),)),
+    "a refusal": (ApprovalAnswer("r1", allowed=False), (_decided("deny"),)),
     "a setup, which comes from the settings": (Setup(("a",)), ()),
 }
 
@@ -359,7 +395,7 @@ REPLACEMENTS = {
     ),
     "none of ours are left": ({"create": {"agent": {"tools": 1}}}, [], {"agent": {"tools": []}}),
     "a saved agent": ({"create": {"agent_id": "agent_1", "agent": {}}}, [_PLAIN], None),
-    "a session that was running": ({"attach": "sess_9"}, [_PLAIN], None),
+    "a session that was running": ({"attach": "sess_9"}, [_PLAIN], {"serve": [_PLAIN.name]}),
 }
 
 _BETA = ("OpenAI-Beta", "agents=v1")

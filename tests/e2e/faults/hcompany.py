@@ -27,11 +27,11 @@ from bridge.simulator.hcompany import Fault as Trouble
 from tests.simulator.hcompany.client import raw
 
 from .table import (
-    BOOKED,
     DATETIME,
     ISO,
     NAN,
     SURROGATE,
+    TWO,
     UNKNOWN,
     VOID,
     WAITS,
@@ -48,7 +48,6 @@ from .table import (
 AGENT: Final = {"name": "clerk", "description": "Knows the parcels.", "environments": []}
 BOOK: Final = Ask((Call("book", {"no": "77"}, "xml_0"),))
 TURN: Final = (BOOK, Answer("Done."))
-TWO: Final = Outcome(2, (BOOKED, BOOKED))
 PYTHON: Final = "{'x': datetime.datetime(2026, 1, 2, 0, 0, tzinfo=datetime.timezone.utc)}"
 IDLE: Final = {"idle_timeout_s": 60}
 
@@ -186,13 +185,6 @@ READS: Final = {
     "poll cut": (Trouble(operation="changes", end=End.CUT, times=2),),
     "poll denied": (Trouble(operation="changes", end=End.REFUSED, status=401, empty=True, times=2),),
 }
-PAIRS: Final = tuple(
-    case(Fault.DEAF, name=f"{one}, {other}", meanwhile=arm(POSTS[one], *READS[other]))
-    for one in POSTS
-    for other in READS
-)
-
-
 LONG: Final = case(
     Fault.DEAF,
     Ask((Call("book", {"no": "1"}), Call("book", {"no": "2"}))),

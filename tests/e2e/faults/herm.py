@@ -28,11 +28,11 @@ from bridge.simulator.herm import Fault as Trouble
 from tests.simulator.herm.documented_loop import DocumentedLoop, LongRunning, Raw, raw
 
 from .table import (
-    BOOKED,
     DATETIME,
     ISO,
     NAN,
     SURROGATE,
+    TWO,
     UNKNOWN,
     VOID,
     Case,
@@ -49,7 +49,6 @@ from .table import (
 BOOK: Final = Ask((Call("book", {"no": "77"}, "one"),))
 TURN: Final = (BOOK, Answer("Done."))
 AGAIN: Final = (Ask((Call("book", {"no": "77"}, "two"),)), Answer("Done."))
-TWO: Final = Outcome(2, (BOOKED, BOOKED))
 DENIED: Final = "HTTPStatusError"
 TOOL: Final = {
     "name": "book",
@@ -192,13 +191,6 @@ READS: Final = {
     "history cut": (Trouble(operation="events", end=End.CUT, times=2),),
     "no stream": (Trouble(operation="stream", end=End.REFUSED, times=2),),
 }
-PAIRS: Final = tuple(
-    case(Fault.DEAF, name=f"{one}, {other}", meanwhile=arm(POSTS[one], *READS[other]))
-    for one in POSTS
-    for other in READS
-)
-
-
 LONG: Final = case(
     Fault.DEAF,
     Ask((Call("book", {"no": "1"}), Call("book", {"no": "2"}))),

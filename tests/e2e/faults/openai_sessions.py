@@ -18,11 +18,13 @@ from bridge.simulator.openai_sessions import (
     On,
     Repeat,
     Rules,
+    Say,
     Scenario,
     Simulator,
     Step,
     Tell,
     Verdict,
+    Wait,
 )
 from bridge.simulator.openai_sessions import Fault as Trouble
 
@@ -32,6 +34,7 @@ from .table import (
     ISO,
     NAN,
     SURROGATE,
+    TWO,
     UNKNOWN,
     VOID,
     WAITS,
@@ -47,7 +50,6 @@ from .table import (
 
 BOOK: Final = Ask((Call("book", {"no": "77"}, "a"),))
 TURN: Final = (BOOK, Tell())
-TWO: Final = Outcome(2, (BOOKED, BOOKED))
 CUT: Final = "APIConnectionError"
 HALF: Final = r'{"x":"\ud800"}'
 
@@ -114,6 +116,12 @@ CASES: Final = (
     case(Fault.CUT_BEFORE, faults=(Trouble(status=0),)),
     case(Fault.CUT_AFTER, faults=(Trouble(status=0, effect=Effect.NOW),)),
     case(Fault.DENIED_BEFORE, faults=(Trouble(),)),
+    case(
+        Fault.DENIED_BEFORE,
+        faults=(Trouble(status=401, code=""),),
+        vendor=Outcome(told=(), ended="AuthenticationError"),
+        name="an empty 401",
+    ),
     case(Fault.DENIED_AFTER, faults=(Trouble(effect=Effect.NOW),)),
     case(Fault.BUSY, faults=(Trouble(status=429, retry_after=0.05),)),
     case(Fault.LATE, faults=(Trouble(status=202, effect=Effect.LATE, seconds=0.05),)),
@@ -130,7 +138,23 @@ CASES: Final = (
         vendor=None,
         name="an older event is heard after a newer list of calls",
     ),
+    case(
+        Fault.UNHEARD,
+        Cut(),
+        BOOK,
+        Tell(),
+        faults=(Trouble(on=On.STREAM, times=3, retry_after=0.01), Trouble(on=On.READ)),
+        vendor=Outcome(0, (), ended="InternalServerError"),
+        name="streams that do not open",
+    ),
     case(Fault.DEAF, meanwhile=cut, in_vain=0.2, vendor=Outcome(ended=CUT)),
+    case(Fault.DEAF, BOOK, AwaitResults(), Cut(), Say("Done."), vendor=Outcome(ended=CUT), name="cut after the result"),
+    case(
+        Fault.DEAF,
+        *(Cut(), BOOK, Cut(), AwaitResults(), Cut(), Wait(0.05), Cut(), Say("Done.")),
+        vendor=Outcome(0, (), ended=CUT),
+        name="cut all the time",
+    ),
     case(Fault.TOLD_TWICE, BOOK, Repeat(), Tell(), rules={"required_actions_sent": 2}),
     Case(Fault.IDLE_TWICE, (TURN, TURN), TWO, TWO, says=2, rules={"idle_sent": 2}),
     Case(Fault.REUSED_ID, (TURN, TURN), TWO, TWO, says=2),
@@ -173,13 +197,6 @@ READS: Final = {
     "session cut": (Trouble(on=On.READ, status=0, times=2),),
     "no stream": (Trouble(on=On.STREAM, times=2),),
 }
-PAIRS: Final = tuple(
-    case(Fault.DEAF, name=f"{one}, {other}", meanwhile=arm(POSTS[one], *READS[other]))
-    for one in POSTS
-    for other in READS
-)
-
-
 LONG: Final = case(
     Fault.DEAF,
     Ask((Call("book", {"no": "1"}), Call("book", {"no": "2"}))),

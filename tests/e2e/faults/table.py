@@ -108,6 +108,8 @@ class Outcome:
 
 VOID: Final = Outcome(told=())
 """Nobody wants the result any more."""
+TWO: Final = Outcome(2, (BOOKED, BOOKED))
+"""One tool, twice."""
 UNKNOWN: Final = Outcome(told=("!",))
 """The agent is told that nobody knows whether it happened."""
 

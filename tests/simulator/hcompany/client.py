@@ -11,7 +11,7 @@ import httpx2
 
 from bridge.simulator.hcompany import Simulator
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 AGENT = {
     "name": "clerk",
     "description": "Knows the stock.",

@@ -30,7 +30,7 @@ from tests.simulator.over_http import Served, serve
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 CREATE = {"create": {"agent": {"name": "clerk", "description": "x", "environments": []}, "messages": "Count."}}
 ONE = Ask((Call("stock_level", {"sku": "B-17"}, "xml_0"),))
 TWO = Ask((Call("stock_level", {"sku": "B-17"}, "xml_0"), Call("stock_level", {"sku": "C-02"}, "xml_1")))

@@ -18,7 +18,7 @@ import httpx2
 
 from bridge.simulator.herm import Simulator
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 
 Tool = Callable[[Mapping[str, Any]], Awaitable[str]]
 

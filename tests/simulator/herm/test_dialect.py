@@ -173,7 +173,7 @@ async def sent(transport: HttpTransport, event: ToolResults | FollowUp) -> None:
 
 async def until(transport: HttpTransport, kind: str) -> Message:
     """Listen until a message of this type comes."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while True:
             message: Message = json.loads(await transport.receive())
             if message.get("type") == kind:

@@ -31,8 +31,6 @@ from bridge.simulator.openai_sessions import (
     Verdict,
 )
 
-from .faults import FAULTS, Trouble
-
 openai = pytest.importorskip("openai")
 session_event = pytest.importorskip("openai.types.beta.agent_session_event")
 pytest.importorskip("openai.resources.beta.agents.sessions")  # it is imported late, which takes seconds
@@ -224,30 +222,6 @@ async def test_a_connection_that_breaks_after_the_effect_is_tried_again_without_
         await off_loop(helper(sim, desk))
         verdicts = [post.verdicts for post in sim.ledger.posts if post.types == ("tool_result",)]
         assert verdicts == [(Verdict.ACCEPTED,), (Verdict.ONCE_MORE,)]
-
-
-@pytest.mark.parametrize("trouble", FAULTS.values(), ids=FAULTS.keys())
-async def test_one_call_ends_with_the_vendors_helper(trouble: Trouble) -> None:
-    runs: list[object] = []
-
-    async def turn() -> None:
-        async with openai.AsyncOpenAI(base_url=sim.url, api_key="k") as client:
-            sessions = client.beta.agents.sessions
-            session = await sessions.create(environment=HOSTED, agent=AGENT)
-            options = {"input": "Book it.", "tool_handlers": {"book": lambda a: runs.append(a)}, "timeout": 0.7}
-            async with sessions.stream(session.id, **options) as stream:
-                await stream.until_done()
-
-    async with Simulator(Scenario((trouble.steps,), faults=trouble.faults)) as sim:
-        with anyio.fail_after(10):
-            if trouble.helper:
-                with pytest.raises(getattr(openai, trouble.helper)):
-                    await turn()
-                assert "completed" not in sim.ledger.turns.values()
-            else:
-                await turn()
-                assert sim.ledger.call("book").fate is Fate.ANSWERED
-        assert len(runs) <= 1
 
 
 @pytest.mark.slow
