@@ -49,7 +49,7 @@ def accept(schema: Mapping[str, Any], *, name: str) -> Parameters:
 
 def _validator(shape: dict[str, Any], original: Mapping[str, Any], name: str) -> Any:
     try:
-        import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
+        import jsonschema
     except ImportError:
         raise ConfigError(f"tool {name}: its check needs one more package: pip install jsonschema") from None
     kind = jsonschema.validators.validator_for(original, default=jsonschema.Draft202012Validator)
@@ -204,7 +204,7 @@ def _from_text(text: str, types: frozenset[str]) -> Any:
 
 def _faults(errors: list[Any], schema: Mapping[str, Any]) -> Iterable[str]:
     """One line for each, as far as they differ."""
-    from jsonschema.exceptions import best_match  # type: ignore[import-untyped]  # as above
+    from jsonschema.exceptions import best_match
 
     names = property_names(schema)
     # In a union, the fault lies where the value comes nearest to being taken.

@@ -1,7 +1,7 @@
 """The cases of the Autobahn test suite through the relay, from either side of it.
 
-pip install --no-deps --target /tmp/cases autobahntestsuite
-PYTHONPATH=/tmp/cases python -m pytest -m slow tests/relay/test_autobahn.py
+pip install --no-deps --target .autobahn autobahntestsuite
+PYTHONPATH=.autobahn python -m pytest -m slow tests/relay/test_autobahn.py
 """
 
 from __future__ import annotations

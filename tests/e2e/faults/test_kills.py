@@ -6,7 +6,6 @@ import multiprocessing
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.simulator.herm import Answer, Ask, Call
-
 from . import hcompany, herm, openai_sessions
-from .table import BOOKED, UNKNOWN, Outcome
+from .table import BOOKED, Outcome
 from .victim import POINTS, serve
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -89,16 +86,3 @@ async def test_a_session_whose_process_is_killed_is_served_by_another_one(
         async with life(name, address, tmp_path, "", told, ends=0):
             await turns_over(1 + told)
         assert system.came_of(effects(tmp_path), sim) == RIGHT[point]
-
-
-@pytest.mark.xfail(strict=True, reason="a session that is attached to does not tell of calls said to be running before")
-async def test_a_call_that_was_said_to_be_running_is_concluded_once_by_the_next_process(tmp_path: Path) -> None:
-    slow = replace(herm.TWO_TURNS, steps=(Ask((Call("book_slowly", {"no": "77"}),)), Answer("It has begun.")))
-    async with herm.offline(slow) as sim:
-        address = (sim.url, sim.api_key, await herm.begin(sim, "book_slowly"))
-        async with life("herm", address, tmp_path, "after the post", True, ends=-signal.SIGKILL):
-            pass
-        await sim.agenda.until(lambda: herm.turns_over(sim) == 1, PATIENCE)
-        async with life("herm", address, tmp_path, "", False, ends=0):
-            assert await sim.agenda.until(lambda: herm.turns_over(sim) == 2, 2)
-        assert herm.came_of(effects(tmp_path), sim) == UNKNOWN
