@@ -111,6 +111,18 @@ class Conversation:
     Raises `ConfigError` for a tool that this provider's protocol cannot do justice to.
     """
 
+    __slots__ = (
+        "_accepted",
+        "_dialect",
+        "_our_calls",
+        "_remote",
+        "_replacing",
+        "_show_calls",
+        "_unanswered",
+        "_wanted",
+        "machine",
+    )
+
     def __init__(
         self,
         dialect: Dialect,

@@ -95,6 +95,34 @@ class SessionSettings:
 class RelaySession:
     """What observers see of a session is in its public attributes."""
 
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_conversation",
+        "_delivery",
+        "_ending",
+        "_final",
+        "_loop",
+        "_malformed",
+        "_observers",
+        "_opened",
+        "_reason",
+        "_resumed",
+        "_running",
+        "_settings",
+        "_setup",
+        "_speaking",
+        "correlation",
+        "dialect",
+        "id",
+        "metadata",
+        "name",
+        "provider_session_id",
+        "resume_token",
+        "route",
+        "voice",
+    )
+
     def __init__(
         self,
         settings: SessionSettings,

@@ -35,6 +35,8 @@ class Ends(Protocol):
 class Speaking:
     """Frames messages, but for those that pass through as they came; `sent` hears of results that have arrived."""
 
+    __slots__ = ("_ends", "_told", "_unsent")
+
     def __init__(self, sent: Callable[[tuple[CallKey, ...]], None]) -> None:
         self._told = sent
         self._ends: Ends | None = None

@@ -112,6 +112,8 @@ class Process:
 class Calls:
     """The calls of one session. Made by `Runner.session`."""
 
+    __slots__ = ("_breaker", "_clock", "_closed", "_live", "_max_queue", "_own", "_process", "_queued", "_recordings")
+
     def __init__(self, process: Process, own: Shared, breaker: LoopBreaker, max_queue: int) -> None:
         self._process = process
         self._own = own

@@ -17,6 +17,8 @@ __all__ = ["Recordings", "to_its_end"]
 class Recordings:
     """The calls of one session that the journal has to know of, each from its claim to its outcome."""
 
+    __slots__ = ("_claimed", "_durable", "_outcomes")
+
     def __init__(self, durable: Durable | None) -> None:
         self._durable = durable
         self._claimed: dict[CallKey, CallId] = {}

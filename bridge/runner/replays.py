@@ -21,6 +21,8 @@ class _Success:
 class Replays:
     """First successes of calls, by what makes them the same; those of one session, or of a process."""
 
+    __slots__ = ("_clock", "_kept", "_running")
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept: dict[Hashable, _Success] = {}

@@ -76,6 +76,8 @@ class Ear:
 class TurnClock:
     """Runs the timers that a turn machine asks for; `is_up` is told when the time of one has come."""
 
+    __slots__ = ("_delivery", "_heard", "_timers", "machine")
+
     def __init__(self, machine: TurnMachine, heard: Heard, is_up: Callable[[Timer], None]) -> None:
         self.machine = machine
         """As it was when the timers were last looked after."""

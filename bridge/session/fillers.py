@@ -37,6 +37,8 @@ class Fillers:
     speaking, on the event loop's clock, or None while somebody is. `aside` runs a tool's own function where tools run.
     """
 
+    __slots__ = ("_aside", "_lines", "_loop", "_silent_since", "_speak")
+
     def __init__(
         self,
         speak: Callable[[CallKey, str], bool],

@@ -135,6 +135,8 @@ class _Live:
 class Running:
     """Starts calls, and reports each one to the host once it has begun and once it is settled."""
 
+    __slots__ = ("_calls", "_fillers", "_host", "_live", "_loop", "versions")
+
     def __init__(self, calls: CallsHere, host: Host, tools: Mapping[str, Tool]) -> None:
         self.versions = Versions(tools)
         self._loop = asyncio.get_running_loop()

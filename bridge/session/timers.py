@@ -23,6 +23,8 @@ class Timers:
     nothing waits for it any more.
     """
 
+    __slots__ = ("_deadline", "_fire", "_loop", "_since", "_wake")
+
     def __init__(self, deadline: Callable[[Timer, float], float], fire: Callable[[Timer], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
