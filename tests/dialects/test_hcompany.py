@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Message
-from bridge.core.events import ToolCalled
+from bridge.core.events import SetupAccepted, ToolCalled
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.hcompany import HCOMPANY
 from bridge.dialects.hcompany.cursor import Reading
@@ -258,3 +258,13 @@ def test_in_place_of_a_refused_result_its_call_is_answered_with_a_failure() -> N
     assert (other["call"], other["tool_results"]["kind"]) == ("41:xml_0:x", "error_event")
     assert other["tool_results"]["tool_req"] == REQUEST
     assert HCOMPANY.instead(other) is None
+
+
+def test_tools_that_are_served_from_now_on_are_nobodys_business_but_ours() -> None:
+    serving: Message = {"serve": ["a"]}
+    assert HCOMPANY.answered(serving, 200, {}) == Heard((serving,))
+    assert tuple(HCOMPANY.decode_server(serving)) == (SetupAccepted(message=serving),)
+
+
+def test_reading_the_session_tells_what_was_missed() -> None:
+    assert HCOMPANY.missed("s1") is None

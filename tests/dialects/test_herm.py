@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from bridge.core.dialect import Message
-from bridge.core.events import OutcomesOwed, ToolCall, ToolCalled, ToolResult, ToolResults, ToolSpec
+from bridge.core.events import OutcomesOwed, SetupAccepted, ToolCall, ToolCalled, ToolResult, ToolResults, ToolSpec
 from bridge.core.http import Heard, Outcome, Request
 from bridge.dialects.herm import HERM, HermDialect, Payloads
 
@@ -236,3 +236,13 @@ def test_an_answer_is_known_by_its_call_and_an_outcome_is_not() -> None:
     assert answer == ANSWER
     assert HERM.answers(answer) == "custom_toolu_9"
     assert HERM.answers(FINAL) == ""
+
+
+def test_tools_that_are_served_from_now_on_are_nobodys_business_but_ours() -> None:
+    serving: Message = {"serve": ["a"]}
+    assert HERM.answered(serving, 200, {}) == Heard((serving,))
+    assert tuple(HERM.decode_server(serving)) == (SetupAccepted(message=serving),)
+
+
+def test_reading_the_session_tells_what_was_missed() -> None:
+    assert HERM.missed("s1") is None

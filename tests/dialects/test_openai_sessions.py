@@ -253,3 +253,7 @@ def test_whatever_comes_over_http_is_read(body: dict[str, Any]) -> None:
     OPENAI_SESSIONS.answers(body)
     OPENAI_SESSIONS.pending(body)
     OPENAI_SESSIONS.instead(body)
+
+
+def test_of_a_setup_that_names_no_agent_no_tools_can_be_replaced() -> None:
+    assert OPENAI_SESSIONS.replace_tools({}, [ToolSpec("a", "New.")]) is None
