@@ -19,18 +19,15 @@ from bridge.journal.postgres import open_postgres
 from bridge.journal.replay import Replayed, replay
 
 from .attach_rig import Rig, herm_rig
-from .postgres import NoPostgres, Server, postgres
+from .postgres import Server, needed, postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    try:
-        with postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
-            yield running
-    except NoPostgres as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
+        yield running
 
 
 @pytest.fixture

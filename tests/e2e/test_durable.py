@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ from tests.bench.breaches import Did, breaches, left_over
 from tests.bench.kills import kill_many, places
 from tests.e2e.conftest import BRISK, PACE, script, tidily
 from tests.journal.sidecars import configured, served
-from tests.postgres import NoPostgres
+from tests.postgres import needed
 from tests.relay.rig import Provider, address, providing, until
 
 pytestmark = pytest.mark.anyio
@@ -309,13 +308,8 @@ def test_what_a_recovery_must_not_leave_is_noticed(claim: Claimed, words: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("store", "kills"), [("sqlite", 20), ("postgres", 10)])
 async def test_kills_at_any_point_double_and_forget_nothing(store: str, kills: int, tmp_path: Path) -> None:
-    try:
-        with places(store, tmp_path) as place:
-            tally = await kill_many(kills, 5, place, tmp_path, lives=5)
-    except NoPostgres as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), places(store, tmp_path) as place:
+        tally = await kill_many(kills, 5, place, tmp_path, lives=5)
     assert tally.failures == []
     assert tally.kills.total() == kills
     assert tally.effects > kills

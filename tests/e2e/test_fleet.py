@@ -24,7 +24,7 @@ from bridge.runner.parking import Answer, Completion, Verdict
 from bridge.runner.post import Way
 from bridge.runner.run import Outcome
 from tests.e2e.fleet import Replica, eventually, mail, replica
-from tests.postgres import NoPostgres, Server, postgres
+from tests.postgres import Server, needed, postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -34,11 +34,8 @@ LEASE = 60.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    try:
-        with postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
-            yield running
-    except NoPostgres as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from bridge.runner.runner import Runner
 from bridge.serve import serving
 from tests.e2e.fleet import eventually
 from tests.e2e.test_continue import ONE_LIFE, booking, configured, died, elsewhere, mid_reply, settled
-from tests.postgres import NoPostgres, Server, postgres
+from tests.postgres import Server, needed, postgres
 from tests.relay.rig import PATIENCE, providing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -36,11 +36,8 @@ TICKET = "s1.0.c1"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    try:
-        with postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
-            yield running
-    except NoPostgres as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
+        yield running
 
 
 @pytest.fixture

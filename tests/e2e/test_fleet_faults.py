@@ -24,7 +24,7 @@ from bridge.simulator import Call, HangUp, Reply, Simulator, Until
 from tests.e2e.conftest import BRISK, PACE, script
 from tests.e2e.fleet import Replica, eventually, mail, replica
 from tests.journal.proxy import Mood, Proxy, proxy
-from tests.postgres import NoPostgres, OwnServer
+from tests.postgres import OwnServer, needed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -38,11 +38,8 @@ IN_VAIN = r"is away|within"
 @pytest.fixture(scope="module")
 def own() -> Iterator[OwnServer]:
     """A server that may be frozen and stopped."""
-    try:
-        with OwnServer() as running:
-            yield running
-    except NoPostgres as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), OwnServer() as running:
+        yield running
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.postgres import NoPostgres, Server, postgres
+from tests.postgres import Server, needed, postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -22,11 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    try:
-        with postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
-            yield running
-    except NoPostgres as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), postgres(tmp_path_factory.getbasetemp(), "fsync=off", "max_connections=200") as running:
+        yield running
 
 
 class Process:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -18,7 +17,7 @@ from bridge.journal.memory import MemoryJournal
 from bridge.journal.postgres import open_postgres
 from bridge.journal.sqlite import open_sqlite
 
-from ..postgres import NoPostgres, Server, postgres
+from ..postgres import Server, needed, postgres
 
 Open = Callable[..., Any]
 
@@ -28,13 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator
     """A PostgreSQL for all tests, and for all processes that run them."""
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
-    try:
-        with postgres(shared, "fsync=off", "max_connections=200") as running:
-            yield running
-    except NoPostgres as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no PostgreSQL: {error}")
+    with needed(), postgres(shared, "fsync=off", "max_connections=200") as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
