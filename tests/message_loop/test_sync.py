@@ -97,8 +97,12 @@ async def wait() -> None:
     print("waiting", flush=True)
     await __import__("asyncio").Event().wait()
 
-calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": ""}} for name in ("look", "wait")]
-with MessageLoop(tools) as loop:
+names = ("look", "wait", "look")
+calls = [
+    {"id": f"{name}{number}", "type": "function", "function": {"name": name, "arguments": ""}}
+    for number, name in enumerate(names)
+]
+with MessageLoop(tools, parallel=False) as loop:
     try:
         loop.run({"role": "assistant", "tool_calls": calls})
     except KeyboardInterrupt:
@@ -109,6 +113,7 @@ with MessageLoop(tools) as loop:
 
 @pytest.mark.slow
 def test_after_ctrl_c_every_call_still_has_an_answer() -> None:
+    """One after the other, so that it is certain which of them has ended, runs, and has not begun."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -119,4 +124,5 @@ def test_after_ctrl_c_every_call_still_has_an_answer() -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     lost = "ERROR: the call was interrupted before it ended; whether it took effect is not known"
-    assert (out, err) == (f"look found\nwait {lost}\n", "")
+    not_begun = "ERROR: the call was not run, because its turn was interrupted"
+    assert (out, err) == (f"look0 found\nwait1 {lost}\nlook2 {not_begun}\n", "")
