@@ -125,8 +125,9 @@ def breaches(
     for ledger in heard:
         for call in ledger.calls:
             session = did.serves.get(ledger.session_id, "")
-            # Who was away while a reply was interrupted sends what nobody waits for: the provider may have hung up.
-            unheard = ledger.resumes > 0 and call.fate is Fate.ABANDONED
+            # Who was away while a reply was interrupted, or is slower than the provider's patience, sends what nobody
+            # waits for: the provider may have hung up.
+            unheard = call.fate is Fate.TIMED_OUT or (ledger.resumes > 0 and call.fate is Fate.ABANDONED)
             yield from _answered(call, by_name.get((session, call.call_id)), receipts and not unheard)
             name = f"{session}.{call.call_id}"
             yield from _answered_now(call, name, before.get(name, Answered()))

@@ -240,7 +240,7 @@ class House:
         self.tally.kills[life.point or "at any moment"] += 1
         self.tally.reached[life.point or "at any moment"] += reached or not life.point
         async with asyncio.timeout(10):
-            while self._provider._server.connections:  # noqa: ASYNC110 - what is in the network is read to its end
+            while self._provider._server.handler_tasks:  # noqa: ASYNC110 - what is in the network is read to its end
                 await asyncio.sleep(0.002)
 
     async def _death_at_the_end(self, pid: int, life: Life) -> bool:
@@ -429,7 +429,6 @@ def told(tally: Tally, seconds: float) -> str:
             f"{tally.finished} of them came to their end",
             f"left unfinished: {tally.unfinished}; brought to an end here: {found}",
             f"recovery: median {slowest[len(slowest) // 2] * 1000:.1f} ms, longest {slowest[-1] * 1000:.1f} ms",
-            *(f"FAILED {each}" for each in tally.failures),
             f"{len(tally.failures)} failures",
         ]
     )
@@ -448,7 +447,13 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     began = time.monotonic()
 
+    shown = 0
+
     def progress(tally: Tally) -> None:
+        nonlocal shown
+        for each in tally.failures[shown:]:
+            print(f"FAILED {each}", file=sys.stderr)
+        shown = len(tally.failures)
         print(f"{sum(tally.kills.values())} kills, {len(tally.failures)} failures", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as directory, places(chosen.store, Path(directory)) as place:
