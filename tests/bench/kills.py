@@ -56,7 +56,7 @@ LIVES = 25
 """In a house."""
 _PATIENCE = 1.5
 """Seconds that a life has to come to its point."""
-_ENOUGH = 20.0
+_ENOUGH = 60.0
 """Seconds in which every session comes to its end that nobody kills."""
 _RARE = ("while approval is asked for", "while the call is parked", *RECOVERING)
 
@@ -257,7 +257,8 @@ class House:
         for ledger in self._heard:
             if ledger.session_id in going_on and ledger.ended is Ended.OPEN:
                 open_calls = [call.call_id for call in ledger.calls if call.fate is Fate.OPEN]
-                yield f"session {self._did.serves[ledger.session_id]} went on and is stuck; open: {open_calls}"
+                session, latest = self._did.serves[ledger.session_id], ledger.timeline[-8:]
+                yield f"session {session} went on and is stuck; open: {open_calls}; latest: {latest}"
 
     @property
     def _heard(self) -> list[Ledger]:

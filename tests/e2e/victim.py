@@ -16,6 +16,7 @@ What it does is in `log`, a line each, written at once: `effect TOOL TICKET`, `a
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -81,6 +82,8 @@ LANES = 3
 """Sessions at once."""
 PACE = 0.02
 BRISK = Delivery(grace=0.4 * PACE)
+_DIES_WITH_PARENT = 1
+"""An option of Linux: `PR_SET_PDEATHSIG`."""
 
 _recovering: ContextVar[bool] = ContextVar("recovering", default=False)
 
@@ -367,7 +370,8 @@ async def behind_a_relay(life: Life, journal: Any, tools: Toolset, spy: Spy) -> 
 
 
 def born(life: Life) -> None:
-    """In the child: live, and end without a word to the nursery."""
+    """In the child: live, and end without a word to the nursery, with it at the latest."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     try:
         logging.disable(logging.CRITICAL)
         asyncio.run(live(life))
