@@ -21,6 +21,7 @@ USER 65532:65532
 WORKDIR /config
 EXPOSE 8787 9090
 STOPSIGNAL SIGTERM
+# It asks port 9090, or the one of BRIDGE_ADMIN__PORT: so change it there, not in the file.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["python", "-m", "bridge.admin.probe"]
 ENTRYPOINT ["voice-tool-bridge"]
 CMD ["serve", "/config/bridge.toml"]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .core.dialect import Agent, Delivery, Dialect, Endpoint
     from .core.events import (
         AgentAudio,
+        AgentPaused,
+        AgentResumed,
         ApprovalWanted,
         CallKey,
         CallsCancelled,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         ConfigError,
         ConfigurationRefused,
         InvalidArguments,
+        JournalError,
         ProviderError,
         SessionClosed,
         ToolBusy,
@@ -71,6 +74,8 @@ __all__ = [
     "Agent",
     "AgentAudio",
     "AgentEvent",
+    "AgentPaused",
+    "AgentResumed",
     "ApplicationTooSlow",
     "ApprovalRequest",
     "ApprovalWanted",
@@ -97,6 +102,7 @@ __all__ = [
     "HCompany",
     "Herm",
     "InvalidArguments",
+    "JournalError",
     "LostCall",
     "LostSession",
     "Malformed",
@@ -149,14 +155,14 @@ _PARTS = {  # which names each part brings
     ".core.conversation": "Conversation Step",
     ".core.dialect": "Agent Delivery Dialect Endpoint",
     ".core.events": (
-        "AgentAudio ApprovalWanted CallKey CallsCancelled Deliver Malformed OutcomesOwed ProviderEnded ProviderFailed "
-        "ProviderMessage ReplyDone ReplyStarted SessionReady SetupAccepted SpeechStarted SpeechStopped Start ToolCall "
-        "ToolCalled ToolResult ToolSpec Transcript"
+        "AgentAudio AgentPaused AgentResumed ApprovalWanted CallKey CallsCancelled Deliver Malformed OutcomesOwed "
+        "ProviderEnded ProviderFailed ProviderMessage ReplyDone ReplyStarted SessionReady SetupAccepted SpeechStarted "
+        "SpeechStopped Start ToolCall ToolCalled ToolResult ToolSpec Transcript"
     ),
     ".errors": (
         "ApplicationTooSlow AtCapacity AuthenticationFailed BridgeError ConfigError ConfigurationRefused "
-        "InvalidArguments ProviderError SessionClosed ToolBusy ToolError ToolNotFound ToolTimeout ToolUnavailable "
-        "TransportError"
+        "InvalidArguments JournalError ProviderError SessionClosed ToolBusy ToolError ToolNotFound ToolTimeout "
+        "ToolUnavailable TransportError"
     ),
     ".host": "Bridge connect",
     ".runner.approvals": "ApprovalRequest Approvals",

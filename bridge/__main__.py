@@ -8,14 +8,16 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. Ctrl-C gives the exit code 130, also while all of it is still being loaded."""
     try:
         from bridge.cli import cli
     except ModuleNotFoundError as missing:  # the extra "cli"
         if (missing.name or "").partition(".")[0] not in ("click", "rich"):
             raise
-        print("The commands need two more packages: install voice-tool-bridge[cli]", file=sys.stderr)
+        print(f"Error: {missing.name} is missing: pip install 'voice-tool-bridge[cli]'", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     cli(prog_name="voice-tool-bridge")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,15 +13,26 @@ from .core.events import CallKey, Deliver, Start
 from .dialects import DIALECTS
 from .dialects.assemblyai import ASSEMBLYAI
 from .dialects.schemas import PROFILES, shape
-from .errors import InvalidArguments
+from .errors import InvalidArguments, ToolUnavailable
 from .tools.tool import CallContext, Tool, Toolset
 
-__all__ = ["PROVIDERS", "advice", "definitions", "for_models", "for_provider"]
+__all__ = ["NO_TOOLS", "PROVIDERS", "advice", "definitions", "for_models", "for_provider", "spelled", "unknown_names"]
+
+
+def spelled(dialect: str) -> str:
+    """A dialect's name as commands and settings spell it: `openai-sessions`."""
+    return dialect.replace("_", "-")
+
 
 PROVIDERS: Final[Mapping[str, SchemaProfile]] = MappingProxyType(
-    {**PROFILES, **{name: dialect.tool_schema for name, dialect in DIALECTS.items()}}
+    {
+        **{spelled(name): profile for name, profile in PROFILES.items()},
+        **{spelled(name): dialect.tool_schema for name, dialect in DIALECTS.items()},
+    }
 )
 """The providers of which it is known what they take, by name."""
+
+NO_TOOLS: Final = "there are no tools, so sessions go on as without the bridge: name some in [tools], or by --tools"
 
 _MANY: Final = 10
 """Tools beyond which models choose worse."""
@@ -39,6 +50,12 @@ def definitions(tools: Toolset) -> list[dict[str, Any]]:
 def advice(tools: Toolset) -> list[str]:
     """What will work with AssemblyAI, but not well."""
     return [*for_models(tools), *for_provider(tools, ASSEMBLYAI.tool_schema)]
+
+
+def unknown_names(off: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+    """Names that switch nothing off, since no tool has them."""
+    unknown = sorted(set(off) - tools.keys())
+    return [f"[tools] off: no tool is called {name}, so this switches nothing off" for name in unknown]
 
 
 # ---------------------------------------------------------------------------------------------- whatever the provider
@@ -71,6 +88,8 @@ def _of_tool(tool: Tool) -> Iterator[str]:
             tool.arguments(orjson.dumps(dict(example.arguments), default=str).decode(), _nobody(tool))
         except InvalidArguments as error:
             yield f"{name}: example {number} does not fit: {error}"
+        except ToolUnavailable:
+            continue  # what is hidden is known in a session only
 
 
 def _nobody(tool: Tool) -> CallContext:
@@ -82,7 +101,7 @@ def _nobody(tool: Tool) -> CallContext:
 # ----------------------------------------------------------------------------------------------------- one provider
 
 
-def for_provider(tools: Toolset, profile: SchemaProfile) -> list[str]:
+def for_provider(tools: Mapping[str, Tool], profile: SchemaProfile) -> list[str]:
     """What this provider does not take, or takes in part only."""
     return [line for tool in tools.values() for line in _of_tool_there(tool, profile)]
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 import orjson
 
-from .advice import PROVIDERS, for_models, for_provider
+from .advice import NO_TOOLS, PROVIDERS, for_models, for_provider, spelled
 from .attach.plan import Plan
 from .attach.providers import left_out
 from .core.dialect import Dialect, SchemaProfile
@@ -24,6 +24,7 @@ from .dialects.schemas import shape
 from .errors import ConfigError
 from .relay.settings import Limits, Route
 from .relay.upstream import Target, target_of
+from .session.dialing import http_transport
 from .tools.source import Source
 from .tools.tool import Tool, Toolset
 
@@ -77,11 +78,13 @@ async def check(
         report.warnings.append(f"offline: the tools of {names} are not looked at")
     tools = _united(tools, [] if offline else await _offers(sources, report), report)
     report.warnings += for_models(tools)
-    configured = dict.fromkeys(route.upstream.dialect.name for route in routes)
-    attached = {each.name: each for plan in attach if (each := _attached(plan, report)) is not None}
+    if not tools and not (sources and offline):
+        report.warnings.append(NO_TOOLS)
+    configured = dict.fromkeys(spelled(route.upstream.dialect.name) for route in routes)
+    attached = {spelled(each.name): each for plan in attach if (each := _attached(plan, report)) is not None}
     for name in providers or {**configured, **dict.fromkeys(attached)}:
         fitting = tools if name not in attached else _fitting(attached[name], tools, report)
-        _look(fitting, PROVIDERS[name], report, in_use=name in configured)
+        _look(fitting, name, report, in_use=name in configured)
     doors = _doors(_targets(routes, tools, limits, report), attach)
     if not offline:
         await _reach(doors, report)
@@ -124,9 +127,9 @@ def _united(tools: Toolset, others: Iterable[Tool], report: Report) -> Toolset:
 # ---------------------------------------------------------------------------------------------------------- providers
 
 
-def _look(tools: Toolset, profile: SchemaProfile, report: Report, *, in_use: bool) -> None:
+def _look(tools: Toolset, name: str, report: Report, *, in_use: bool) -> None:
     """At the tools with the eyes of one provider."""
-    name = profile.provider
+    profile = PROVIDERS[name]
     if not in_use:  # of a provider in use it is an error, and has been reported
         refused = [each for each in tools if not profile.takes_name(each)]
         report.warnings += [f"{name}: {each} is no name for a tool there; give it another one" for each in refused]
@@ -148,6 +151,7 @@ def _attached(plan: Plan, report: Report) -> Dialect | None:
     """Its dialect; None if nothing can be attached to."""
     try:
         plan.provider.key  # noqa: B018  # without one, nothing can begin
+        http_transport(plan.provider.dialect)
         return plan.provider.agent("any").dialect
     except ConfigError as error:
         report.errors.append(f"attach: {error}")
@@ -157,8 +161,9 @@ def _attached(plan: Plan, report: Report) -> Dialect | None:
 def _fitting(dialect: Dialect, tools: Toolset, report: Report) -> Toolset:
     """The tools that sessions which are attached to can have."""
     left = left_out(dialect, tools)
-    report.warnings += [f"{dialect.name}: left out of its sessions: {reason}" for reason in left.values()]
-    return Toolset(tool for name, tool in tools.items() if name not in left)
+    name = spelled(dialect.name)
+    report.warnings += [f"{name}: left out of its sessions: {reason}" for reason in left.values()]
+    return Toolset(tool for each, tool in tools.items() if each not in left)
 
 
 def _targets(routes: Sequence[Route], tools: Toolset, limits: Limits, report: Report) -> list[Target]:

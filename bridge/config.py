@@ -37,8 +37,8 @@ from .journal.payloads import Keep, Payloads
 from .journal.sealing import Seal, read_key
 from .journal.stored import StoredJournal
 from .loading import load
-from .relay.pipe import OnLoss, OnProviderLoss, Pings
-from .relay.server import Limits, Listen, Route, Upstream
+from .relay.settings import Limits, Listen, OnLoss, OnProviderLoss, Pings, Route, Upstream
+from .setting_types import listed
 from .settings import (
     PREFIX,
     AdminToken,
@@ -48,7 +48,6 @@ from .settings import (
     Settings,
     ToolsTable,
     UpstreamTable,
-    listed,
 )
 from .tools.mcp import McpServer, McpSource
 from .tools.source import Source
@@ -58,6 +57,9 @@ from .tools.webhook import HttpSource, HttpTool
 __all__ = ["JournalPlan", "Sidecar", "read"]
 
 _SECRETS = frozenset({"api_key", "token", "tokens", "password", "secret"})
+
+_QUIET = _SECRETS | {"url", "address", "certificate", "key", "http", "mcp"}
+_VARIABLE = re.compile(r"[A-Z0-9]+(_[A-Z0-9]+)+")
 
 Layer = Mapping[str, Any]
 """Tables by name; in them, values by key."""
@@ -131,13 +133,13 @@ def read(path: Path | None, overrides: Layer | None = None, *, fresh: bool = Fal
         raise ConfigError("\n".join(said)) from None
     if faults or missing:
         raise ConfigError("\n".join([*faults, *missing]))
-    return _built(settings, tools)
+    return _built(settings, tools, path)
 
 
 # ----------------------------------------------------------------------------------------------------------- building
 
 
-def _built(settings: Settings, tools: Toolset) -> Sidecar:
+def _built(settings: Settings, tools: Toolset, path: Path | None) -> Sidecar:
     table = settings.listen
     listen = Listen(
         host=table.host,
@@ -154,7 +156,7 @@ def _built(settings: Settings, tools: Toolset) -> Sidecar:
     limits = Limits(**settings.limits.model_dump())
     journal = _journal(settings.journal) if settings.journal.address else None
     attach = tuple(_plan(each, settings) for each in settings.attach)
-    return Sidecar(settings, tools, _sources(settings.tools), tuple(routes), listen, limits, journal, attach)
+    return Sidecar(settings, tools, _sources(settings.tools, path), tuple(routes), listen, limits, journal, attach)
 
 
 def _plan(table: AttachTable, settings: Settings) -> Plan:
@@ -176,8 +178,12 @@ def _journal(table: JournalTable) -> JournalPlan:
     return JournalPlan(table.address, Keep(table.payloads), seal, retention)
 
 
-def _sources(table: ToolsTable) -> tuple[Source, ...]:
-    http = [HttpSource(table.http)] if table.http else []
+def _sources(table: ToolsTable, path: Path | None) -> tuple[Source, ...]:
+    try:
+        http = [HttpSource(table.http)] if table.http else []
+    except ConfigError as error:
+        where = f"{path or 'the environment'}: tools.http"
+        raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
     return (*http, *map(McpSource, table.mcp))
 
 
@@ -309,9 +315,16 @@ def _fault(fault: ErrorDetails, layers: Sequence[tuple[str, Layer]]) -> str:
             return f"{where}: {key} is missing"
         case "value_error" if not loc or isinstance(fault["input"], Mapping):
             return f"{where}: {key}{': ' if key else ''}{message}"
-    # An address may hold credentials by mistake: it is not repeated.
-    found = "" if loc[-1] in ("url", "address") else f"; found {fault['input']!r:.80}"
+    found = f"; found {fault['input']!r:.80}" if _may_be_shown(loc, fault["input"]) else ""
     return f"{where}: {key} {message}{found}"
+
+
+def _may_be_shown(loc: Sequence[str | int], value: object) -> bool:
+    """Not what may be a secret that stands there by mistake: instead of its name or file, or within an address."""
+    names = [each for each in loc if isinstance(each, str)]
+    if isinstance(value, Mapping | list) or _QUIET.intersection(names) or names[-1].endswith("_file"):
+        return False
+    return not names[-1].endswith("_env") or (isinstance(value, str) and bool(_VARIABLE.fullmatch(value)))
 
 
 def _holds(layer: Layer, loc: Sequence[str | int]) -> bool:

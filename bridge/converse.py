@@ -195,7 +195,10 @@ async def converse(
 async def _speak(
     session: Session, pcm: bytes, timeline: Timeline, patience: float, count: Callable[[float], None]
 ) -> None:
-    """Send the recording, and then silence for as long as there is something to wait for."""
+    """Send the recording, and then silence for as long as there is something to wait for.
+
+    What counts is how much has been sent, so that a machine that stands still for a while cuts nothing short.
+    """
     size = _bytes(_PIECE)
     seconds = len(pcm) / (_WIDTH * RATE)
     loop = asyncio.get_running_loop()
@@ -203,8 +206,7 @@ async def _speak(
     try:
         while True:
             at = position * _PIECE
-            quiet_since = max(timeline.last_event, seconds)
-            if at > seconds and timeline.is_quiet() and timeline.now > quiet_since + patience:
+            if at > max(timeline.last_event, seconds) + patience and timeline.is_quiet():
                 return
             if at > seconds + _LONGEST:
                 return

@@ -1,7 +1,7 @@
 """Every exception the package raises.
 
     BridgeError
-    ├── ConfigError                 wrong settings or tool definition; only ever at start-up
+    ├── ConfigError                 wrong settings, tool definition or argument: raised where it is passed
     ├── ProviderError               what the provider said no to, with its code
     │   ├── AuthenticationFailed
     │   ├── ConfigurationRefused
@@ -53,7 +53,7 @@ class AtCapacity(ProviderError):
 
 
 class TransportError(BridgeError):
-    """The connection could not be made, or was lost."""
+    """The connection could not be made, or was lost. `close_code` is what its WebSocket was closed with, if it was."""
 
     def __init__(self, message: str, *, close_code: int | None = None) -> None:
         super().__init__(message)
@@ -65,11 +65,14 @@ class SessionClosed(TransportError):
 
 
 class ApplicationTooSlow(BridgeError):
-    """The host did not take its events, and the queue is full."""
+    """The host did not take its events, and the queue is full: iterate faster, or `await session.run()`."""
 
 
 class JournalError(BridgeError):
-    """Something could not be made durable, or what was made durable cannot be read."""
+    """Something could not be made durable, or what was made durable cannot be read: see to the disk or database.
+
+    A running session never raises it: its tools with effects are answered "not available now" meanwhile.
+    """
 
 
 class ToolError(BridgeError):

@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -16,10 +23,12 @@ from .core.conversation import Step
 from .core.dialect import Agent, Delivery
 from .errors import ConfigError, SessionClosed
 from .journal import Journal
+from .journal.line import line_of
 from .journal.recorder import Recorder
 from .runner.approvals import Approvals, Approver, Decision
 from .runner.leftovers import Recovered
 from .runner.orphans import Orphans, Telling, account
+from .runner.outcomes import Outcomes
 from .runner.parking import Completion
 from .runner.runner import Runner
 from .session.inherited import Inherited
@@ -99,6 +108,7 @@ class Bridge:
         counting: tuple[Observer, ...] = () if metrics is None else (metrics,)
         self._recorder = None if journal is None else Recorder(journal)
         self._orphans: Orphans | None = None
+        self._outcomes = None if journal is None else Outcomes(journal)
         self._per_session = max_concurrent_tools_per_session
         watchers = () if metrics is None else (metrics.finished,)
         self.runner = Runner(
@@ -111,8 +121,10 @@ class Bridge:
             owner=owner,
             watchers=watchers,
         )
+        self.line = line_of(journal, "" if self.runner.durable is None else self.runner.durable.owner)
+        """Where this process stands in line to serve sessions that exist; None where there can be no others."""
         if journal is not None and self.runner.durable is not None:
-            self._orphans = Orphans(journal, self.runner.durable.owner, self.runner.post)
+            self._orphans = Orphans(journal, self.runner.durable.owner, self.runner.post, self.runner.wait_on)
         writing = tuple(each for each in (self._recorder, self.runner.durable) if each is not None)
         self._observers: tuple[Observer, ...] = (*observers, *counting, *writing)
         if metrics is not None:
@@ -203,6 +215,8 @@ class Bridge:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.runner.aclose(_END_TIMEOUT)
+        if self._outcomes is not None:
+            await self._outcomes.aclose()
         if self._orphans is not None:
             await self._orphans.aclose(_END_TIMEOUT)
         if self._recorder is not None:
@@ -238,7 +252,41 @@ class Bridge:
         `resume`: the provider's session goes on here, under the name that it has had; `agent` and the tools are to be
         the same. What was begun in it is brought to an end, as by `recover`, and its results are sent: the processes
         that had it must be gone. Raises `ProviderError` if the provider does not go on with it.
+
+        Of several processes that share a journal, one serves a session over HTTP: where it exists at its provider
+        (`session_id`), this waits while another one does, and takes its place when it leaves or its lease runs out;
+        where it is made here, others that come wait behind us.
         """
+        setup = {} if self.line is None else agent.setup()
+        async with AsyncExitStack() as place:
+            if self.line is not None and "attach" in setup:
+                await place.enter_async_context(self.line.turn(f"{agent.dialect.name}:{setup['attach']}"))
+            async with self.begin(
+                agent,
+                api_key=api_key,
+                metadata=metadata,
+                delivery=delivery,
+                options=options,
+                earlier=earlier,
+                resume=resume,
+            ) as session:
+                if self.line is not None and "create" in setup:
+                    await place.enter_async_context(self.line.kept(session.id))
+                yield session
+
+    @asynccontextmanager
+    async def begin(
+        self,
+        agent: Agent,
+        *,
+        api_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        delivery: Delivery | None = None,
+        options: SessionOptions | None = None,
+        earlier: str = "",
+        resume: Resumable | None = None,
+    ) -> AsyncIterator[Session]:
+        """The same for whoever stands in `line` himself, or knows that no other process serves this session."""
         if self._closing:
             raise SessionClosed("no session now: draining")
         key = _key(agent, api_key)
@@ -250,14 +298,14 @@ class Bridge:
                 agent,
                 dict(self.tools),
                 self.runner.session(max_concurrent=self._per_session),
-                observers=(*self._observers, *self._telling(inherited)),
+                observers=(*self._observers, *self._telling(agent, inherited)),
                 metadata=metadata or {},
                 delivery=delivery,
                 options=options or SessionOptions(),
                 approvals=self.approvals,
                 inherited=inherited,
             )
-            async with session.open(key), self._going_on(session, agent):
+            async with session.open(key), self._going_on(session, agent), self._following(session, inherited):
                 undo.pop_all()
                 yield session
 
@@ -289,10 +337,18 @@ class Bridge:
         self._recorder.goes_on(resume.session, past.turn)
         return Inherited(resume, past)
 
-    def _telling(self, inherited: Inherited | None) -> tuple[Observer, ...]:
+    def _telling(self, agent: Agent, inherited: Inherited | None) -> Iterator[Observer]:
+        """What sees to it that what earlier processes have left is told, and written down."""
+        if self._outcomes is not None:
+            yield self._outcomes.observer(agent.dialect)
+        if self._orphans is not None and inherited is not None:
+            yield Telling(self._orphans, inherited.past)
+
+    def _following(self, session: Session, inherited: Inherited | None) -> AbstractAsyncContextManager[None]:
+        """What comes of calls that somebody outside works on is told in the session that goes on with them."""
         if self._orphans is None or inherited is None:
-            return ()
-        return (Telling(self._orphans, inherited.past),)
+            return nullcontext()
+        return self._orphans.following(session, inherited.past)
 
     def _changed(self, tools: Mapping[str, Tool]) -> None:
         self.runner.approvals.keep(tools)

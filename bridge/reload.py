@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from .advice import unknown_names
 from .attach.sidecar import Attachments
 from .config import Layer, Sidecar, read
 from .errors import ConfigError
@@ -45,6 +46,8 @@ class Reloader:
         off = frozenset(sidecar.settings.tools.off)
         relay.guards.switch(off=off, on=relay.guards.off - off)
         logger.info("the settings have been read again: %s", f"off are {', '.join(sorted(off))}" if off else "none off")
+        for line in unknown_names(off, relay.tools):
+            logger.warning(line)
         if later := _changed(self._started_with, sidecar.settings):
             logger.warning("a change of %s counts after a restart only", ", ".join(later))
 

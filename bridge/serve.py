@@ -16,17 +16,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import TaskStatus
 
 from .admin import Access, Desk, Readers, Scope, Subject, Token, app_of, listening, relay_source, told
+from .advice import NO_TOOLS, for_provider, spelled, unknown_names
 from .attach.sidecar import attaching
 from .config import JournalPlan, Sidecar
 from .errors import JournalError
 from .journal import Journal
 from .journal.recorder import Recorder
 from .metrics import Metrics
+from .ports import refuse_taken
 from .relay.server import Relay
 from .settings import AdminTable, is_loopback
 
@@ -56,6 +59,7 @@ def run(sidecar: Sidecar, started: Callable[[int, int], None], *, reload: Reload
     `started` hears of the two ports. SIGTERM, or the first SIGINT, lets the running sessions come to their end for
     `drain_seconds`; a second signal ends them at once. SIGHUP is for `reload`. Raises `ConfigError`.
     """
+    refuse_taken(sidecar.settings.listen, sidecar.settings.admin)
     return run_loop(_serve(sidecar, started, reload))
 
 
@@ -74,6 +78,7 @@ def log_to_stderr(level: str, worker: int | None = None) -> None:
     logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s")
     if level != "debug":
         logging.getLogger("httpx2").setLevel("WARNING")  # it has a line for each request
+        logging.getLogger("stamina").setLevel("ERROR")  # and that for each repetition, without a word on what, or why
 
 
 class Serving(NamedTuple):
@@ -114,8 +119,10 @@ async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[Serving]:
             for recorder in recorders:
                 metrics.watch_recorder(recorder)
             await relay.start(sidecar.listen)
+            if worker == 1:
+                _say_what_there_is(relay, sidecar)
             alone = sidecar.journal is None or sidecar.journal.single
-            recovering = _recover(relay, recovered) if alone else _recover_again_and_again(relay, recovered)
+            recovering = _recover(relay, recovered, alone=alone)
             decided = relay.approvals.attached(_nobody) if sidecar.settings.admin.approvals else nullcontext()
             beside = _beside(metrics.watch_loop(), files.watch(), recovering)
             # What runs at a provider is served by one process, however many share the port.
@@ -123,6 +130,21 @@ async def serving(sidecar: Sidecar, worker: int = 1) -> AsyncIterator[Serving]:
             with beside, decided, closing(desk):
                 async with attached:
                     yield Serving(relay, metrics, desk)
+
+
+def _say_what_there_is(relay: Relay, sidecar: Sidecar) -> None:
+    upstreams = [each.upstream for each in sidecar.routes]
+    hosts = {each.dialect.endpoint(each.url, "").url: each.dialect.name for each in upstreams}
+    named = (f"{spelled(name)} at {urlsplit(url).hostname}" for url, name in hosts.items())
+    logger.info("tools: %d; upstream: %s", len(relay.tools), ", ".join(named))
+    if not relay.tools:
+        logger.warning(NO_TOOLS)
+    profiles = {spelled(each.dialect.name): each.dialect.tool_schema for each in upstreams}
+    for name, profile in profiles.items():
+        for line in for_provider(relay.tools, profile):
+            logger.warning("%s: %s", name, line)
+    for line in unknown_names(sidecar.settings.tools.off, relay.tools):
+        logger.warning(line)
 
 
 def _nobody(_: object) -> None:
@@ -245,28 +267,18 @@ def _all_others(owner: str) -> bool:
     return True
 
 
-async def _recover(relay: Relay, recovered: asyncio.Event) -> None:
-    """Bring to an end what the processes before this one have left in its file."""
-    try:
-        await _recover_now(relay, _all_others)
-    except JournalError as error:
-        logger.error("the journal: what was left unfinished stays so; try 'journal recover': %s", error)
-    finally:
-        recovered.set()
-
-
-async def _recover_again_and_again(relay: Relay, recovered: asyncio.Event) -> None:
-    """The same where several share a journal: now, and whenever one of the others may have died since."""
+async def _recover(relay: Relay, recovered: asyncio.Event, *, alone: bool) -> None:
+    """Bring to an end what others have left unfinished: in a file of its own, those before this one, once that works;
+    where several share a journal, again and again, since one of them may have died.
+    """
     while True:
         try:
-            await _recover_now(relay)
+            await _recover_now(relay, _all_others if alone else None)
+            if alone:
+                return
         except JournalError as error:
-            logger.error(
-                "the journal: what others have left unfinished is looked after again in %g s, or by 'journal recover': "
-                "%s",
-                _BETWEEN_RECOVERIES,
-                error,
-            )
+            again = "the journal: what others have left unfinished is looked after again in %g s: %s"
+            logger.error(again, _BETWEEN_RECOVERIES, error)
         finally:
             recovered.set()
         await asyncio.sleep(_BETWEEN_RECOVERIES)

@@ -7,23 +7,37 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .attach.plan import NOTIFYING
-from .attach.providers import known_dialect
-from .dialects import DIALECTS, HTTP_DIALECTS
-from .errors import ConfigError
 from .journal.opening import is_postgres
-from .tools.mcp import McpServer
-from .tools.webhook import HttpTool
+from .setting_types import (
+    AttachDialect,
+    Count,
+    HttpUrl,
+    JournalAddress,
+    PathPrefix,
+    Port,
+    ReadableFile,
+    RelayDialect,
+    Seconds,
+    SecretFile,
+    SecretsFile,
+    SecretsVariable,
+    SecretVariable,
+    Timeout,
+    Url,
+    Words,
+    secret_of,
+    secrets_of,
+)
+from .tools.mcp import McpServer, McpTable
+from .tools.webhook import HttpTable
 
 __all__ = [
     "PREFIX",
@@ -40,88 +54,10 @@ __all__ = [
     "ToolsTable",
     "UpstreamTable",
     "is_loopback",
-    "listed",
 ]
 
 PREFIX: Final = "BRIDGE_"
 """Of the environment variables that set something: `BRIDGE_<TABLE>__<KEY>`."""
-
-
-# ------------------------------------------------------------------------------------------------- kinds of values
-
-
-def listed(value: object) -> object:
-    """The environment has no lists: commas will do."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _known_dialect(name: str) -> str:
-    if name in HTTP_DIALECTS:
-        raise ValueError(f"{name} is served over HTTP, and applications connect by WebSocket: use connect() in Python")
-    if name not in DIALECTS:
-        raise ValueError(f"must be one of {', '.join(DIALECTS)}")
-    return name
-
-
-def _attachable(name: str) -> str:
-    try:
-        return known_dialect(name)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-def _http(url: str) -> str:
-    parts = urlsplit(url)
-    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-        raise ValueError("must be an HTTP address: https://host/path")
-    if parts.username is not None or parts.query:
-        raise ValueError("must not hold credentials or a query; a key goes into the variable that api_key_env names")
-    return url
-
-
-def _websocket(url: str) -> str:
-    parts = urlsplit(url)
-    if url and (parts.scheme not in ("ws", "wss") or not parts.hostname):
-        raise ValueError("must be a WebSocket address: wss://host/path")
-    if parts.username is not None or parts.query:
-        raise ValueError("must not hold credentials or a query; a key goes into the variable that api_key_env names")
-    return url
-
-
-def _readable(path: Path) -> Path:
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
-    return path
-
-
-def _set(name: str) -> str:
-    if not os.environ.get(name):
-        raise ValueError("must name an environment variable that is set")
-    return name
-
-
-def _path_prefix(path: str) -> str:
-    if not path.startswith("/") or path.endswith("/") or any(c in path for c in "?# "):
-        raise ValueError("must begin with /, must not end with one, and holds no query")
-    return path
-
-
-def _journal_address(address: str) -> str:
-    if is_postgres(address) and urlsplit(address).password is not None:
-        raise ValueError("must not hold a password; it comes from the variable PGPASSWORD, or from ~/.pgpass")
-    return address
-
-
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Timeout = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Url = Annotated[str, AfterValidator(_websocket)]
-ReadableFile = Annotated[Path, AfterValidator(_readable)]
-VariableName = Annotated[str, AfterValidator(_set)]
 
 
 # ------------------------------------------------------------------------------------------------------- the tables
@@ -165,9 +101,9 @@ class AdminToken(_Table):
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,40}$")]
     """Whose it is, for the record."""
-    token_env: VariableName | None = None
+    token_env: SecretVariable | None = None
     """Environment variable with the token itself."""
-    token_file: ReadableFile | None = None
+    token_file: SecretFile | None = None
     """File with it."""
     scopes: Annotated[tuple[Literal["read", "complete", "approve", "drain"], ...], Field(min_length=1)]
     """Look at sessions, complete calls that wait, approve calls, drain the process."""
@@ -175,7 +111,7 @@ class AdminToken(_Table):
     @property
     def token(self) -> str:
         """The secret itself."""
-        return _secret(self.token_env, self.token_file)
+        return secret_of(self.token_env, self.token_file)
 
 
 class AdminTable(_Table):
@@ -184,9 +120,9 @@ class AdminTable(_Table):
     host: str = "127.0.0.1"
     """Address to listen on. Beyond the loopback, sessions are shown to those with a token only."""
     port: Port = 9090
-    token_env: VariableName | None = None
+    token_env: SecretVariable | None = None
     """Environment variable with the token that allows everything."""
-    token_file: ReadableFile | None = None
+    token_file: SecretFile | None = None
     """File with this token."""
     tokens: tuple[AdminToken, ...] = ()
     """Tokens that allow less: one table `[[admin.tokens]]` each."""
@@ -200,7 +136,7 @@ class AdminTable(_Table):
     @property
     def token(self) -> str:
         """The secret itself; empty if there is none."""
-        return _secret(self.token_env, self.token_file)
+        return secret_of(self.token_env, self.token_file)
 
     @model_validator(mode="after")
     def _somebody_may_decide(self) -> Self:
@@ -213,17 +149,17 @@ class AdminTable(_Table):
 class UpstreamTable(_Table):
     """The provider."""
 
-    dialect: Annotated[str, AfterValidator(_known_dialect)] = "assemblyai"
+    dialect: RelayDialect = "assemblyai"
     """Its protocol."""
     url: Url = ""
     """Its address; by default the dialect's own."""
-    api_key_env: VariableName | None = None
+    api_key_env: SecretVariable | None = None
     """Environment variable with the provider's key. Without one, the key that the application sends is passed on."""
-    api_key_file: ReadableFile | None = None
+    api_key_file: SecretFile | None = None
     """File with this key."""
-    tokens_env: VariableName | None = None
+    tokens_env: SecretsVariable | None = None
     """Environment variable with what applications must show instead of the key: tokens, separated by commas."""
-    tokens_file: ReadableFile | None = None
+    tokens_file: SecretsFile | None = None
     """File with these tokens, one a line."""
     ca_file: ReadableFile | None = None
     """PEM file with the certificates that are trusted, instead of the system's."""
@@ -233,12 +169,12 @@ class UpstreamTable(_Table):
     @property
     def api_key(self) -> str:
         """The secret itself; empty if the application brings its own."""
-        return _secret(self.api_key_env, self.api_key_file)
+        return secret_of(self.api_key_env, self.api_key_file)
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The secrets themselves."""
-        return _secrets(self.tokens_env, self.tokens_file)
+        return secrets_of(self.tokens_env, self.tokens_file)
 
     on_provider_loss: Literal["close", "resume"] = "close"
     """When the connection to the provider is lost: `close` the application's, too, or keep it and `resume` the session.
@@ -257,30 +193,30 @@ class UpstreamTable(_Table):
 class RouteTable(UpstreamTable):
     """One of several providers or tenants, by the beginning of the path."""
 
-    path: Annotated[str, AfterValidator(_path_prefix)]
+    path: PathPrefix
     """What the path begins with; the rest is carried to the provider."""
 
 
 class AttachTable(_Table):
     """Sessions that run at a provider already, and whose tools are served here; one table each."""
 
-    dialect: Annotated[str, AfterValidator(_attachable)]
+    dialect: AttachDialect
     """Its protocol: `openai-sessions`, `hcompany` or `herm`."""
     sessions: Words = ()
     """Their ids, as the provider has them. What is added or taken away counts at the next reload."""
-    url: Annotated[str, AfterValidator(_http)] = ""
+    url: HttpUrl = ""
     """The provider's address; by default the dialect's own."""
-    api_key_env: VariableName | None = None
+    api_key_env: SecretVariable | None = None
     """Environment variable with the key; by default the one that the provider's own clients use."""
-    api_key_file: ReadableFile | None = None
+    api_key_file: SecretFile | None = None
     """File with this key."""
     webhook_host: str = "127.0.0.1"
     """Address to take the provider's notifications at, which name further sessions; to be put behind HTTPS."""
     webhook_port: Port | None = None
     """Port for that; without one, none are taken. `hcompany` only."""
-    webhook_secret_env: VariableName | None = None
+    webhook_secret_env: SecretsVariable | None = None
     """Environment variable with the secret that signs them; several, while one replaces another, with commas."""
-    webhook_secret_file: ReadableFile | None = None
+    webhook_secret_file: SecretsFile | None = None
     """File with these, one a line."""
     max_sessions: Count = 1000
     """Served at once; further ones wait."""
@@ -290,12 +226,12 @@ class AttachTable(_Table):
     @property
     def api_key(self) -> str | None:
         """The secret itself; None where the provider's own variable has it."""
-        return _secret(self.api_key_env, self.api_key_file) or None
+        return secret_of(self.api_key_env, self.api_key_file) or None
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
         """The secrets themselves."""
-        return _secrets(self.webhook_secret_env, self.webhook_secret_file)
+        return secrets_of(self.webhook_secret_env, self.webhook_secret_file)
 
     @model_validator(mode="after")
     def _notifications_are_signed(self) -> Self:
@@ -313,9 +249,9 @@ class ToolsTable(_Table):
 
     python: Words = ()
     """Files or modules; every Toolset in them."""
-    http: tuple[HttpTool, ...] = ()
+    http: tuple[HttpTable, ...] = ()
     """HTTP endpoints that are tools: one table `[[tools.http]]` each."""
-    mcp: tuple[McpServer, ...] = ()
+    mcp: tuple[McpTable, ...] = ()
     """MCP servers whose tools are ours: one table `[[tools.mcp]]` each."""
     off: Words = ()
     """Names of tools that are switched off: calls of them are answered "not available now"."""
@@ -335,15 +271,15 @@ class SessionTable(_Table):
 class JournalTable(_Table):
     """Where it is written down what has happened, so that no tool with effects runs twice, whatever dies when."""
 
-    address: Annotated[str, AfterValidator(_journal_address)] = ""
+    address: JournalAddress = ""
     """A file, or a database: `postgresql://user@host/name`. Empty: no journal. One file is written by one process: with
     several workers, `{worker}` in its name stands for the number of each."""
     payloads: Literal["none", "redacted", "full"] = "redacted"
     """What stays of arguments and results once they are not owed any more: a digest, all but the fields that a tool
     names in `redact`, or all."""
-    key_env: VariableName | None = None
+    key_env: SecretVariable | None = None
     """Environment variable with a key, 32 bytes in base64 or hex, with which all of them are encrypted."""
-    key_file: ReadableFile | None = None
+    key_file: SecretFile | None = None
     """File with this key."""
     keep_days: Timeout = 30.0
     """Days after which a session is removed, counted from its end."""
@@ -353,7 +289,7 @@ class JournalTable(_Table):
     @property
     def key(self) -> str:
         """The secret itself; empty if there is none."""
-        return _secret(self.key_env, self.key_file)
+        return secret_of(self.key_env, self.key_file)
 
 
 class LimitsTable(_Table):
@@ -462,17 +398,6 @@ class Settings(BaseSettings):
     def text(self) -> str:
         """What is in force, as TOML. Of a secret it says where it comes from, and never what it is."""
         return "\n".join(_toml(self))
-
-
-def _secret(variable: str | None, file: Path | None) -> str:
-    return (file.read_text() if file else os.environ.get(variable or "", "")).strip()
-
-
-def _secrets(variable: str | None, file: Path | None) -> tuple[str, ...]:
-    """All of them: a variable separates them by commas, a file has one a line."""
-    named = os.environ.get(variable or "", "").split(",")
-    filed = file.read_text().splitlines() if file else []
-    return tuple(secret.strip() for secret in (*named, *filed) if secret.strip())
 
 
 def is_loopback(host: str) -> bool:

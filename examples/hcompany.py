@@ -1,6 +1,6 @@
 """An H Company agent with a tool of ours: `HAI_API_KEY=... python examples/hcompany.py`.
 
-With an address (`http://127.0.0.1:8787`) it talks to whoever is there, such as the offline provider; with the id of a
+With an address (`http://127.0.0.1:8765`) it talks to whoever is there, such as the offline provider; with the id of a
 session as well, it serves that one.
 """
 

@@ -1,6 +1,6 @@
 """A Herm session with a tool that takes its time: `HERM_API_KEY=... MODEL=provider/model python examples/herm.py`.
 
-Tools are declared once, with the agent. With an address (`http://127.0.0.1:8787`) it talks to whoever is there.
+Tools are declared once, with the agent. With an address (`http://127.0.0.1:8765`) it talks to whoever is there.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ createServer(async (request, answer) => {
 });
 
 function respond(request, body) {
-  if (!isFromBridge(request.headers, body, secret)) return [401, { error: "the request is not signed properly" }];
+  if (!isFromBridge(request, body, secret)) return [401, { error: "the request is not signed properly" }];
   const [, kind, id] = decodeURIComponent(request.url).split("/");
   if (request.method === "GET" && kind === "orders") {
     return orders.has(id) ? [200, { order: orders.get(id) }] : [404, { error: "There is no order of that number." }];

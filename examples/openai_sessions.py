@@ -1,6 +1,6 @@
 """An OpenAI agent session with a tool of ours: `OPENAI_API_KEY=... python examples/openai_sessions.py`.
 
-With an address (`http://127.0.0.1:8787/v1`) it talks to whoever is there, such as the offline provider; with the id of
+With an address (`http://127.0.0.1:8765/v1`) it talks to whoever is there, such as the offline provider; with the id of
 a session as well, it serves that one.
 """
 

@@ -6,10 +6,16 @@ import time
 from collections.abc import Mapping
 
 
-def is_from_bridge(headers: Mapping[str, str], body: bytes, secret: str, now: float | None = None) -> bool:
-    """`headers`: names in lower case. False for a wrong signature, and for one that is older than five minutes."""
+def is_from_bridge(
+    method: str, target: str, headers: Mapping[str, str], body: bytes, secret: str, now: float | None = None
+) -> bool:
+    """`target`: the path with the query, as in the request line. `headers`: names in lower case.
+
+    False for a wrong signature, and for one that is older than five minutes.
+    """
     timestamp = headers.get("x-bridge-timestamp", "")
     if not timestamp.isdecimal() or abs((time.time() if now is None else now) - int(timestamp)) > 300:
         return False
-    digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    message = f"{timestamp}\n{method}\n{target}\n".encode() + body
+    digest = hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
     return hmac.compare_digest(f"v1={digest}".encode(), headers.get("x-bridge-signature", "").encode())

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import httpx2
@@ -21,15 +20,13 @@ import pytest
 from bridge import Bridge, Toolset
 from bridge.admin import app_of, listening
 from bridge.attach import Attached, End, Ending, Provider, expressible, known_dialect
-from bridge.attach.outcomes import Outcomes
 from bridge.attach.webhook import receiver
 from bridge.config import read
 from bridge.core.conversation import Step
 from bridge.core.dialect import Agent
 from bridge.core.events import SetupAccepted, ToolResult
 from bridge.dialects.hcompany import HCOMPANY
-from bridge.dialects.herm import HERM
-from bridge.errors import AtCapacity, ConfigError, JournalError, SessionClosed
+from bridge.errors import AtCapacity, ConfigError, SessionClosed
 from bridge.journal import CallId, Claimed, State
 from bridge.journal.memory import MemoryJournal
 from bridge.relay.server import Relay
@@ -194,7 +191,9 @@ async def test_a_provider_that_is_gone_for_a_while_is_waited_for() -> None:
 
 async def test_a_fault_of_ours_costs_one_session_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
-        def session(self, agent: Agent, **_: Any) -> NoReturn:
+        line = None
+
+        def begin(self, agent: Agent, **_: Any) -> NoReturn:
             raise ZeroDivisionError
 
     heard = Heard()
@@ -217,8 +216,27 @@ async def test_a_provider_that_is_gone_for_too_long_is_lost() -> None:
 # ------------------------------------------------------------------------------------------------ after a death
 
 
+@asynccontextmanager
+async def by_attaching(bridge: Bridge, provider: Provider, session_id: str) -> AsyncIterator[None]:
+    async with Attached(bridge, provider) as served:
+        served.add(session_id)
+        yield
+
+
+@asynccontextmanager
+async def embedded(bridge: Bridge, provider: Provider, session_id: str) -> AsyncIterator[None]:
+    async with (
+        bridge.session(provider.agent(session_id), api_key=provider.key) as session,
+        asyncio.TaskGroup() as group,
+    ):
+        running = group.create_task(session.run())
+        yield
+        running.cancel()
+
+
+@pytest.mark.parametrize("serving", [by_attaching, embedded])
 @pytest.mark.parametrize("kept", [True, False])
-async def test_an_outcome_that_an_earlier_process_has_left_is_told_once(kept: bool) -> None:
+async def test_an_outcome_that_an_earlier_process_has_left_is_told_once(kept: bool, serving: Any) -> None:
     journal = Settling()
     async with asyncio.timeout(20), herm_rig() as rig, Bridge(Desk().tools, journal=journal) as bridge:
         session_id = await rig.begin()
@@ -237,8 +255,7 @@ async def test_an_outcome_that_an_earlier_process_has_left_is_told_once(kept: bo
             (claimed,) = await journal.claims(session=call.session, states=(State.ORPHANED,))
             journal.claims = partial(_claims, replace(claimed, result=None))  # type: ignore[method-assign]
         provider = Provider(dialect="herm", url=rig.url, api_key=rig.api_key)
-        async with Attached(bridge, provider, journal=journal) as served:
-            served.add(session_id)
+        async with serving(bridge, provider, session_id):
             await journal.settled.wait()
             await rig.client.post(f"/v1/sessions/{session_id}/events", json={"events": [MESSAGE]})
             await rig.sim.agenda.until(lambda: len(ledger.turns) == 3)
@@ -265,25 +282,6 @@ class Settling(MemoryJournal):
 
 async def _claims(claimed: Claimed, **_: Any) -> tuple[Claimed, ...]:
     return (claimed,)
-
-
-async def test_without_a_working_journal_a_session_is_served_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(MemoryJournal):
-        async def claims(self, **_: Any) -> NoReturn:
-            raise JournalError("the disk is full")
-
-        async def settle(self, *_: Any) -> NoReturn:
-            raise JournalError("the disk is full")
-
-    journal, call = Broken(), CallId("herm:s", 0, "c1")
-    session = SimpleNamespace(id="herm:s")
-    outcomes = Outcomes(journal, session, HERM)  # type: ignore[arg-type]  # it gets no further than to its name
-    await outcomes.tell(["c1"])
-    outcomes._told[call] = False
-    await outcomes.heard()
-    assert outcomes._told[call] is False
-    assert "what came of earlier calls is told later: the disk is full" in caplog.text
-    assert "that outcomes were told is written down later: the disk is full" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------------- limits, and the end

@@ -344,6 +344,19 @@ def test_what_cannot_be_used_is_said_in_one_line(
     assert "Traceback" not in result.stderr
 
 
+def test_without_the_extra_it_is_named_at_once_and_not_for_each_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAI_API_KEY", "k")
+    monkeypatch.setitem(sys.modules, "bridge.transports.http", None)
+    (tmp_path / "desk.py").write_text(TOOLS)
+    options = ["--dialect", "hcompany", "--session", "a", "--session", "b"]
+    result = CliRunner().invoke(cli, ["attach", "--tools", str(tmp_path / "desk.py"), *options])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: hcompany is served over HTTP: pip install 'voice-tool-bridge[http]'\n"
+    assert result.stdout == ""
+
+
 def test_a_webhook_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAI_API_KEY", "k")
     monkeypatch.setenv("HAI_WEBHOOK_SECRET", "s")

@@ -6,22 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import anyio
 import psycopg
 import pytest
 
-from bridge import Bridge, Toolset
+from bridge import Bridge, HCompany, Herm, Toolset, ToolSettled, connect
 from bridge.attach import Attached, Provider
-from bridge.attach.line import Line, line_of
 from bridge.errors import JournalError
+from bridge.journal.line import Line, line_of
 from bridge.journal.mailbox import Kind, Open
 from bridge.journal.memory import MemoryJournal
 from bridge.journal.postgres import open_postgres
 from bridge.journal.replay import Replayed, replay
+from bridge.simulator.hcompany import Answer, Ask, Call
 
-from .attach_rig import Rig, herm_rig
+from .attach_rig import Rig, hai, herm_rig
 from .postgres import Server, needed, postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+TWICE = (Ask((Call("book"),)), Answer(), Ask((Call("book"),)), Answer())
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ async def process(url: str, rig: Rig, desk: Desk, owner: str) -> AsyncIterator[A
     try:
         async with (
             Bridge(desk.of(owner), journal=journal, owner=owner) as bridge,
-            Attached(bridge, provider, journal=journal, owner=owner) as attached,
+            Attached(bridge, provider) as attached,
         ):
             yield attached
     finally:
@@ -111,6 +115,60 @@ async def test_of_two_processes_one_serves_a_session_and_the_other_takes_its_pla
     assert replay(entries).outcome is Replayed.SAME
 
 
+async def test_an_embedded_session_waits_while_another_process_serves_it(url: str) -> None:
+    desk = Desk()
+    desk.gate.set()
+    served = asyncio.Event()
+
+    async def embedding(rig: Rig, session_id: str) -> None:
+        agent = Herm(session_id=session_id, url=rig.url)
+        journal = open_postgres(url, lease=60.0)
+        try:
+            async with connect(agent, tools=desk.of("host"), api_key=rig.api_key, journal=journal) as session:
+                served.set()
+                async for event in session:
+                    if isinstance(event, ToolSettled):
+                        return
+        finally:
+            await journal.aclose()
+
+    async with asyncio.timeout(25), herm_rig() as rig:
+        session_id = await rig.begin()
+        async with process(url, rig, desk, "one/1/x") as one, asyncio.TaskGroup() as group:
+            one.add(session_id)
+            await rig.ask(session_id)
+            assert await rig.answered(session_id) == ['"booked by one/1/x"']
+            group.create_task(embedding(rig, session_id))
+            await stands(url, 2)
+            assert not served.is_set()
+            one.remove(session_id, "enough")
+            await served.wait()
+            await rig.go_on(session_id)
+            assert (await rig.answered(session_id))[-1] == '"booked by host"'
+    assert desk.done == ["one/1/x", "host"]
+
+
+async def test_whoever_attaches_to_a_session_that_another_process_has_created_stands_behind_it(url: str) -> None:
+    desk = Desk()
+    desk.gate.set()
+    async with asyncio.timeout(25), hai(TWICE) as rig, process(url, rig, desk, "other/2/x") as other:
+        agent = HCompany(agent="h/clerk", messages="77?", idle_timeout_s=600, url=rig.url)
+        journal = open_postgres(url, lease=60.0)
+        try:
+            async with connect(agent, tools=desk.of("host"), api_key=rig.api_key, journal=journal) as session:
+                await stands(url, 1)
+                session_id = session.provider_session_id
+                other.add(session_id)
+                await stands(url, 2)
+                assert await rig.answered(session_id) == ["booked by host"]
+                assert other.open == 0
+        finally:
+            await journal.aclose()
+        await rig.go_on(session_id)
+        assert (await rig.answered(session_id))[-1] == "booked by other/2/x"
+    assert desk.done == ["host", "other/2/x"]
+
+
 async def test_the_place_of_a_process_that_is_dead_is_taken_when_its_lease_has_run_out(url: str) -> None:
     journal = open_postgres(url, lease=60.0)
     try:
@@ -129,6 +187,26 @@ async def test_the_place_of_a_process_that_is_dead_is_taken_when_its_lease_has_r
                 connection.execute("UPDATE bridge_leases SET until = until - 1000 WHERE owner = 'dead/1/x'")
             await served.wait()
         await stands(url, 1)  # that of the dead, which nobody closes
+    finally:
+        await journal.aclose()
+
+
+async def test_whoever_is_cancelled_by_a_scope_does_not_stay_in_line(url: str) -> None:
+    journal = open_postgres(url, lease=60.0, poll=0.02)
+    try:
+        box = journal.mailbox
+        assert box is not None
+        for owner in ("one/1/x", "heir/2/x"):
+            await box.beat(owner, attended=False)
+        one, heir = line_of(journal, "one/1/x"), line_of(journal, "heir/2/x")
+        assert one is not None
+        assert heir is not None
+        with anyio.CancelScope() as scope:
+            async with one.turn("herm:s"):
+                scope.cancel()
+                await anyio.sleep_forever()
+        async with asyncio.timeout(20):
+            await serve(heir, asyncio.Event())
     finally:
         await journal.aclose()
 

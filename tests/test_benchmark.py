@@ -327,6 +327,21 @@ def test_a_single_call_is_refused() -> None:
     assert "x>=2" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        ("nan", "nan is no finite number"),
+        ("inf", "inf is not in the range 0.1<=x<=600"),
+        ("0", "0.0 is not in the range 0.1<=x<=600"),
+        ("-1", "-1.0 is not in the range 0.1<=x<=600"),
+    ],
+)
+def test_seconds_that_are_no_time_to_measure_are_refused(seconds: str, why: str) -> None:
+    result = bench("--seconds", seconds)
+    assert result.exit_code == 2
+    assert f"Invalid value for '--seconds': {why}" in result.stderr
+
+
 def test_too_few_file_descriptors_are_noticed_before_anything_starts() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
@@ -396,6 +411,29 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = bench("--calls", "2", "--json")
     assert result.exit_code == 2
     assert "starlette is missing: pip install 'voice-tool-bridge[cli,sidecar]'" in result.stderr
+
+
+def _until_it_has_ended(pid: int) -> None:
+    """The event loop is not to hear of it: it is kept busy."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.001)
+
+
+@pytest.mark.slow
+def test_a_process_that_has_just_ended_by_itself_is_left_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        async with running._process("this") as process:  # a module that prints a poem, and ends
+            _until_it_has_ended(process.pid)
+
+    policy = asyncio.get_event_loop_policy()
+    if sys.version_info < (3, 12):  # later ones do so by themselves
+        policy.set_child_watcher(asyncio.PidfdChildWatcher())
+    try:
+        asyncio.run(leave())
+    finally:
+        if sys.version_info < (3, 12):
+            policy.set_child_watcher(None)
+    assert caplog.records == []
 
 
 @pytest.mark.slow

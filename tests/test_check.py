@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge import check as checking
-from bridge.advice import PROVIDERS, advice
+from bridge.advice import NO_TOOLS, PROVIDERS, advice
 from bridge.attach.plan import Plan
 from bridge.attach.providers import Provider
 from bridge.check import Report, check
@@ -26,6 +26,7 @@ from bridge.relay.settings import Limits, Route, Upstream
 from bridge.tools.policy import Example
 from bridge.tools.source import Changed
 from bridge.tools.tool import Tool, Toolset
+from bridge.tools.webhook import HttpSource
 from tests.sockets import listening
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +79,13 @@ async def test_every_provider_that_is_known_can_be_asked_for() -> None:
     assert report.errors == []
 
 
+async def test_that_there_are_no_tools_is_a_warning_unless_they_are_not_looked_at() -> None:
+    report = await offline(Toolset())
+    assert (report.errors, report.warnings) == ([], [NO_TOOLS])
+    unseen = await check(Toolset(), [route()], Limits(), [HttpSource([])], offline=True)
+    assert NO_TOOLS not in unseen.warnings
+
+
 async def test_what_a_provider_cannot_be_told_is_a_warning_with_its_name() -> None:
     tools = Toolset()
 
@@ -89,7 +97,7 @@ async def test_what_a_provider_cannot_be_told_is_a_warning_with_its_name() -> No
             pair: A pair
         """
 
-    report = await offline(tools, "elevenlabs", "assemblyai", "openai_realtime")
+    report = await offline(tools, "elevenlabs", "assemblyai", "openai-realtime")
     assert report.warnings == [
         "elevenlabs: find: it may take 135 s, its wait for a free slot included; the provider waits 120 s",
         "elevenlabs: find: pair: which of its items is what is not told",
@@ -100,11 +108,11 @@ async def test_a_name_that_the_configured_provider_refuses_is_an_error_and_elsew
     tools = Toolset()
     tools.tool(lambda: 1, name="aai_pre_connect_context", description="x")
     tools.tool(lambda: 1, name="3d", description="x")
-    report = await offline(tools, "assemblyai", "gemini_live")
+    report = await offline(tools, "assemblyai", "gemini-live")
     assert report.errors == [
         "tool aai_pre_connect_context: assemblyai does not take such a name; pass another name=..."
     ]
-    assert report.warnings == ["gemini_live: 3d is no name for a tool there; give it another one"]
+    assert report.warnings == ["gemini-live: 3d is no name for a tool there; give it another one"]
 
 
 async def test_what_the_configured_provider_cannot_express_is_an_error() -> None:
@@ -129,13 +137,13 @@ async def test_tools_are_seen_as_the_providers_will_whose_sessions_are_attached_
     assert seen == {
         "assemblyai": ["now", "hang_up"],
         "herm": ["now"],
-        "openai_sessions": ["now"],
+        "openai-sessions": ["now"],
         "hcompany": ["now"],
     }
     assert report.errors == []
     assert [line.partition(", since")[0] for line in report.warnings] == [
         f"{name}: left out of its sessions: tool hang_up: cannot start after its reply"
-        for name in ("herm", "openai_sessions", "hcompany")
+        for name in ("herm", "openai-sessions", "hcompany")
     ]
 
 
@@ -351,10 +359,22 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(check_command, list(map(str, arguments)))
 
 
+@pytest.mark.parametrize("name", ["openai-sessions", "openai_sessions"])
+def test_a_provider_is_spelled_as_in_all_commands(tmp_path: Path, name: str) -> None:
+    result = run(config(tmp_path), "--provider", name, "--offline")
+    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "openai-sessions")
+
+
+def test_an_unknown_provider_is_told_those_there_are(tmp_path: Path) -> None:
+    result = run(config(tmp_path), "--provider", "nobody", "--offline")
+    assert result.exit_code == 2
+    assert "'openai-sessions'" in result.stderr
+
+
 def test_the_command_shows_every_tool_and_warns(tmp_path: Path) -> None:
     result = run(config(tmp_path), "--provider", "gemini_live", "--provider", "assemblyai", "--offline")
     assert result.exit_code == 0
-    assert "gemini_live: 1 tool, " in result.stdout
+    assert "gemini-live: 1 tool, " in result.stdout
     assert "place: string" in result.stdout
     assert "days?: integer or null" in result.stdout
     assert "16 s" in result.stdout
@@ -378,7 +398,7 @@ def test_json_holds_everything(tmp_path: Path) -> None:
     assert found["errors"] == []
     assert len(found["warnings"]) == 2
     assert found["providers"].keys() == PROVIDERS.keys()
-    gemini = found["providers"]["gemini_live"]
+    gemini = found["providers"]["gemini-live"]
     assert gemini["tools"][0]["parameters"]["properties"]["days"] == {"type": "integer", "nullable": True}
     assert gemini["bytes"] > 100
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from websockets.asyncio.client import connect
@@ -26,6 +27,7 @@ from bridge.core.dialect import Delivery
 from bridge.demo.demo import demo
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Rules, Simulator
+from bridge.simulator.offline import OFFLINE
 from tests.simulator.documented_loop import DocumentedLoop
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +81,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "The commands need two more packages: install voice-tool-bridge[cli]\n"
+    assert capsys.readouterr().err == f"Error: {missing} is missing: pip install 'voice-tool-bridge[cli]'\n"
 
 
 def test_another_missing_module_is_not_blamed_on_the_extra(fresh: Callable[[str], None]) -> None:
@@ -88,14 +90,50 @@ def test_another_missing_module_is_not_blamed_on_the_extra(fresh: Callable[[str]
         main()
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "converse", "tools", "check", "serve", "attach", "bench", "journal", "simulate"]
-)
-def test_every_command_is_listed_and_explains_itself(command: str) -> None:
-    assert command in run("--help").stdout
-    result = run(command, "--help")
+def test_ctrl_c_while_the_commands_are_loaded_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "bridge.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "bridge.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_has_an_exit_code_that_no_failure_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(console: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bridge.cli.demo.demo", interrupted)
+    result = run("demo")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+
+
+def every_command(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, *path, name)
+
+
+@pytest.mark.parametrize("path", [*every_command(cli)], ids=" ".join)
+def test_every_command_is_listed_with_a_whole_sentence_and_explains_itself(path: tuple[str, ...]) -> None:
+    *groups, name = path
+    listed = run(*groups, "--help").stdout.partition("Commands:")[2].splitlines()
+    lines = [line for line in listed if line.startswith(f"  {name} ")]
+    assert len(lines) == 1
+    assert lines[0].endswith("."), "it does not fit: the first sentence of its help is too long"
+    assert not lines[0].endswith("...")
+    result = run(*path, "--help")
     assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) > 6
+    options = [line for line in result.stdout.partition("Options:")[2].splitlines() if line.startswith("  -")]
+    assert options
 
 
 # -------------------------------------------------------------------------------------------------------------- demo
@@ -326,6 +364,12 @@ def test_a_folder_that_is_not_there_is_noticed_before_anybody_speaks(tmp_path: P
     assert_one_clear_line(run(*converse_arguments(tmp_path), "--out", tmp_path / "no" / "agent.wav"), "no such folder")
 
 
+def test_a_folder_in_place_of_a_file_is_noticed_before_anybody_speaks(tmp_path: Path) -> None:
+    result = run(*converse_arguments(tmp_path), "--out", tmp_path)
+    assert_one_clear_line(result, "this is a folder")
+    assert result.stdout == ""
+
+
 def test_a_recording_in_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "music.wav").write_bytes(b"ID3")
     result = run(*converse_arguments(tmp_path), "--wav", tmp_path / "music.wav")
@@ -360,7 +404,7 @@ def test_an_unknown_dialect_is_one_clear_line_with_the_nearest() -> None:
 def test_the_scenarios_of_every_dialect_are_listed(dialect: str) -> None:
     lines = run("simulate", "--dialect", dialect, "--list").stdout.splitlines()
     assert lines[0].startswith("weather")
-    assert len(lines) == 3
+    assert [line.split()[0] for line in lines] == [*OFFLINE[dialect].scenarios]
 
 
 def test_a_pace_for_a_provider_without_one_is_refused() -> None:
@@ -389,6 +433,13 @@ def test_a_provider_over_http_sums_its_sessions_up_when_it_ends(tmp_path: Path) 
         rest, errors = process.communicate(timeout=10)
     assert process.returncode == 0, errors
     assert f"{session_id}: completed; calls: none; broken rules: none" in rest
+
+
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    result = run("simulate", "--port", port)
+    assert result.exit_code == 2
+    assert f"{port} is not in the range 0<=x<=65535" in result.stderr
 
 
 def test_a_port_that_is_taken_is_one_clear_line() -> None:

@@ -17,8 +17,7 @@ from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
 from bridge.journal import Retention
 from bridge.journal.payloads import Keep
-from bridge.relay.pipe import OnLoss, OnProviderLoss, Pings
-from bridge.relay.server import Limits, Listen, Relay, Upstream
+from bridge.relay import Limits, Listen, OnLoss, OnProviderLoss, Pings, Relay, Upstream
 from bridge.settings import AttachTable, LimitsTable, RouteTable, Settings, UpstreamTable
 
 pytestmark = pytest.mark.anyio
@@ -332,6 +331,42 @@ def test_what_cannot_work_is_said_with_the_file_and_the_reason(tmp_path: Path, t
     assert line.startswith(f"{path}: ") or "route" in line
 
 
+@pytest.mark.parametrize(
+    ("key", "held", "said"),
+    [
+        ("upstream.api_key", "", "is empty"),
+        ("upstream.api_key", " \n", "is empty"),
+        ("upstream.api_key", "one\ntwo", "in one line"),
+        ("upstream.api_key", "schl\u00fcssel", "characters that a header can carry"),
+        ("upstream.tokens", "", "is empty"),
+        ("upstream.tokens", "one\n\u00fc", "characters that a header can carry"),
+        ("admin.token", "", "is empty"),
+        ("journal.key", "", "is empty"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused_wherever_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, held: str, said: str
+) -> None:
+    table, name = key.split(".")
+    (tmp_path / "secret").write_text(held)
+    (line,) = faults(written(tmp_path, f'[{table}]\n{name}_file = "secret"\n'))
+    assert f"{key}_file" in line
+    assert said in line
+    assert "schl" not in line
+    monkeypatch.setenv("SOMEWHERE", held.replace("\n", ",") if name == "tokens" and held else held or " ")
+    (line,) = faults(written(tmp_path, f'[{table}]\n{name}_env = "SOMEWHERE"\n'))
+    assert f"{key}_env" in line
+    assert said in line
+
+
+def test_what_is_wrong_with_the_schema_of_an_http_tool_is_said_with_the_file_for_all_of_them(tmp_path: Path) -> None:
+    tool = '[[tools.http]]\nname = "{0}"\nurl = "https://x.example.com/"\nparameters = {{ a = {1} }}\n'
+    text = tool.format("one", '{ pattern = "^(?!x)" }') + tool.format("two", '{ type = "strng" }')
+    first, second = faults(path := written(tmp_path, text))
+    assert first.startswith(f"{path}: tools.http: tool one: its schema cannot be used: the pattern '^(?!x)' cannot be")
+    assert second.startswith(f"{path}: tools.http: tool two: its schema is not valid at properties.a.type: 'strng' is")
+
+
 def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     assert faults(tmp_path / "none.toml") == [f"{tmp_path / 'none.toml'}: No such file or directory"]
 
@@ -343,6 +378,33 @@ def test_a_table_is_not_set_as_a_whole_by_the_environment(monkeypatch: pytest.Mo
 
 
 # --------------------------------------------------------------------------------------------------------- the tools
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[upstream]\napi_key_env = "hush-5d2f"\n',
+        '[upstream]\napi_key_file = "hush-5d2f"\n',
+        '[upstream]\nurl = "wss://x/?token=hush"\n',
+        '[admin]\ntokens = "hush"\n',
+        '[admin]\ntoken_env = ["hush"]\n',
+        '[listen]\nkey = "hush"\ncertificate = "hush"\n',
+        '[[route]]\npath = "no"\n[[route.tokens]]\nname = "hush"\n',
+        'route = [{ api_key = "hush" }]\n',
+        'upstream = ["hush"]\n',
+        '[[tools.mcp]]\nname = "a"\nurl = "https://x/"\nheaders_env = { Authorization = "Bearer hush" }\n',
+        '[[tools.mcp]]\nname = "a"\ncommand = "x"\nenv = { KEY = ["hush"] }\n',
+        '[[tools.mcp]]\nname = "a"\ncommand = "x"\nargs = "hush"\n',
+        '[[tools.http]]\nname = "a"\nurl = "https://x/"\nheaders_env = { Authorization = "Bearer hush" }\n',
+        '[[tools.http]]\nname = "a"\nurl = "https://x/"\nheaders = { Authorization = ["hush"] }\n',
+        '[[tools.http]]\nname = "a"\nurl = "https://x/"\nsigning_key_env = "hush"\n',
+        '[journal]\naddress = "postgresql://me:hush@localhost/x"\n',
+    ],
+)
+def test_what_may_be_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path, text: str) -> None:
+    found = faults(written(tmp_path, text))
+    assert found
+    assert "hush" not in "".join(found)
 
 
 def test_a_module_is_found_beside_the_file_and_a_shared_toolset_counts_once(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import pytest
 import bridge
 
 PUBLIC = (
-    "Agent AgentAudio AgentEvent ApplicationTooSlow ApprovalRequest ApprovalWanted Approvals AssemblyAI AtCapacity "
+    "Agent AgentAudio AgentEvent AgentPaused AgentResumed "
+    "ApplicationTooSlow ApprovalRequest ApprovalWanted Approvals AssemblyAI AtCapacity "
     "AuthenticationFailed Bridge BridgeError CallContext CallKey CallsCancelled ConfigError "
     "ConfigurationRefused ConnectionLost ConnectionResumed Conversation Dedupe Deliver Delivery Dialect "
-    "Endpoint Example HCompany Herm InvalidArguments LostCall LostSession Malformed OpenAISessions OutcomesOwed Parked "
+    "Endpoint Example HCompany Herm InvalidArguments JournalError LostCall LostSession Malformed OpenAISessions "
+    "OutcomesOwed Parked "
     "ProviderEnded ProviderError ProviderFailed ProviderMessage ReplyDone ReplyStarted Resumable Session SessionClosed "
     "SessionOptions SessionReady SetupAccepted SpeechStarted SpeechStopped Start Step Tool ToolBusy ToolCall "
     "ToolCalled ToolError ToolNotFound ToolParked ToolProgress ToolResult ToolSettled ToolSpec ToolStarted "

@@ -246,12 +246,14 @@ def test_the_wait_for_the_agents_voice_begins_when_the_user_stops(talk: Conversa
     assert heard_after(talk.metrics, "speech") == [1, 0.75]
 
 
-def test_the_agents_words_stand_for_its_voice_and_the_users_do_not(talk: Conversation) -> None:
+def test_words_are_no_voice(talk: Conversation) -> None:
     talk.hear(SpeechStopped())
     talk.hear(ReplyStarted("r1"), after=0.5)
     talk.hear(Transcript("user", "hello", final=True), after=0.25)
     talk.hear(Transcript("agent", "Good"), after=0.25)
-    assert heard_after(talk.metrics, "speech") == [1, 1.0]
+    assert heard_after(talk.metrics, "speech") == [0, 0]
+    talk.hear(AgentAudio(b"x"), after=0.25)
+    assert heard_after(talk.metrics, "speech") == [1, 1.25]
 
 
 def test_audio_of_a_reply_that_is_being_interrupted_answers_nothing(talk: Conversation) -> None:

@@ -124,6 +124,14 @@ async def test_a_tool_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
         ]
 
 
+async def test_a_name_that_switches_nothing_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = Files(tmp_path, "ws://127.0.0.1:1")
+    async with running(files) as (relay, reload):
+        files.write(more='off = ["lok"]')
+        await reload(relay)
+    assert "[tools] off: no tool is called lok, so this switches nothing off" in caplog.messages
+
+
 async def test_what_counts_after_a_restart_only_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     files = Files(tmp_path, "ws://127.0.0.1:1")

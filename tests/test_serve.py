@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -23,11 +24,13 @@ from click.testing import CliRunner
 from websockets.asyncio.client import ClientConnection, connect
 
 from bridge.cli import cli
+from bridge.cli.serve import _started
 from bridge.config import read
 from bridge.errors import ConfigError
 from bridge.relay.server import Relay
 from bridge.scenarios import SCENARIOS
 from bridge.serve import run, serving
+from bridge.settings import ListenTable, Settings
 from bridge.simulator import Simulator, Verdict
 
 TOOLS = '''
@@ -41,6 +44,9 @@ async def get_weather(city: str) -> dict:
     """Current weather in a city."""
     return {"city": city, "sky": "clear"}
 '''
+
+
+ANYWHERE = {"listen": {"port": 0}}
 
 
 @pytest.fixture
@@ -128,6 +134,74 @@ def _ready(admin: str) -> int:
         return int(getattr(error, "code", 0))
 
 
+@pytest.mark.slow
+def test_a_stop_while_it_starts_is_heeded_also_by_the_first_process_of_a_container(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text('import sys, time\nprint("loading", flush=True)\ntime.sleep(60)\n' + TOOLS)
+    words = [sys.executable, "-m", "bridge", "serve", "--tools", str(tmp_path / "tools.py")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "loading\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "said"),
+    [
+        ("127.0.0.1", False, "ws://127.0.0.1:5"),
+        ("::1", False, "ws://[::1]:5"),
+        ("localhost", True, "wss://localhost:5"),
+    ],
+)
+def test_the_address_that_is_said_is_one_to_connect_to(
+    capsys: pytest.CaptureFixture[str], host: str, tls: bool, said: str
+) -> None:
+    listen = ListenTable.model_construct(host=host, certificate=Path("cert.pem") if tls else None)
+    _started(replace(read(None), settings=Settings.model_construct(listen=listen)), 5, 6)
+    assert capsys.readouterr().out == f"Applications connect to {said}; admin at port 6 (Ctrl-C ends it)\n"
+
+
+SLOW_TOOL = """
+from bridge import Toolset
+
+tools = Toolset()
+
+@tools.tool(timeout=900)
+async def slow() -> None:
+    pass
+"""
+
+
+@pytest.mark.anyio
+async def test_what_there_is_stands_in_the_log_at_the_start(tools_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bridge.serve")
+    async with serving(read(None, {**ANYWHERE, "tools": {"python": [str(tools_file)]}})):
+        assert caplog.messages == ["tools: 1; upstream: assemblyai at agents.assemblyai.com"]
+
+
+@pytest.mark.anyio
+async def test_that_there_are_no_tools_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(read(None, ANYWHERE)):
+        (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.message.startswith("there are no tools, so sessions go on as without the bridge: name some")
+
+
+@pytest.mark.anyio
+async def test_what_will_not_work_well_is_a_warning_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TOOL)
+    async with serving(read(None, {**ANYWHERE, "tools": {"python": [str(tmp_path / "slow.py")], "off": ["slwo"]}})):
+        warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        "assemblyai: slow: it may take 905 s, its wait for a free slot included; the provider waits 300 s",
+        "[tools] off: no tool is called slwo, so this switches nothing off",
+    ]
+
+
 def test_everything_that_is_wrong_is_said_at_once_and_nothing_starts(tmp_path: Path) -> None:
     config = tmp_path / "bridge.toml"
     config.write_text('[listen]\nprot = 1\n[upstream]\ndialect = "assemblyay"\n')
@@ -136,6 +210,19 @@ def test_everything_that_is_wrong_is_said_at_once_and_nothing_starts(tmp_path: P
     assert isinstance(ended.exception, SystemExit)  # what is said is all that is shown
     assert "port" in ended.output
     assert "assemblyai" in ended.output
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_both_ports_are_named_if_both_are_taken(workers: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        port, admin_port = (str(each.getsockname()[1]) for each in (one, other))
+        ports = ("--port", port, "--admin-port", admin_port, "--workers", workers)
+        ended = CliRunner().invoke(cli, ["serve", *ports])
+    assert ended.exit_code == 2
+    assert ended.stderr == (
+        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another port\n"
+        f"the admin port cannot listen on 127.0.0.1:{admin_port}: Address already in use; choose another port\n"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- a hangup

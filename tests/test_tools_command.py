@@ -109,6 +109,13 @@ def test_arguments_may_be_left_out_and_plain_functions_be_called(file: Path) -> 
     assert result.stdout.endswith("\nnull\n")
 
 
+def test_a_long_number_is_shown_to_the_last_digit(tmp_path: Path) -> None:
+    code = "from bridge import Toolset\ntools = Toolset()\n@tools.tool\ndef big() -> int:\n    return 2**70\n"
+    (tmp_path / "big.py").write_text(code)
+    assert called(tmp_path / "big.py", "big").stdout.endswith("\n1180591620717411303424\n")
+    assert json.loads(called(tmp_path / "big.py", "big", "--json").stdout)["result"] == 2**70
+
+
 def test_json_is_one_object_with_all_of_it(file: Path) -> None:
     account = json.loads(called(file, "greet", "--json").stdout)
     assert account["outcome"] == "ok"

@@ -82,12 +82,14 @@ while asked := hear():
     reloads += what == "reload"
     if kind == "dies when asked":
         sys.exit(4)
+    if kind == "has left in order":
+        sys.exit(0)
     if kind == "silent":
         continue
     tells = {"follow": ("follow", "fact"), "attend": ("attend", "asked"), "detach": ("follow", "detached")}
     verdict = "accepted" if kind == "knows" else "unknown"
     answers = {
-        "calls": [{"key": f"k{number}"}],
+        "calls": [{"key": f"k{number}"}, {"key": f"k{3 - number}", "elsewhere": True}],
         "pending": [{"id": f"a{number}"}, {"id": f"a{3 - number}", "elsewhere": True}],
         "settle": {"verdict": verdict, "of": number},
         "decide": {"verdict": verdict, "of": number},
@@ -234,6 +236,13 @@ async def test_a_worker_that_dies_while_draining_is_not_replaced() -> None:
         await workers.started()
         assert await workers.drain(0) == 1 + 1
         assert [each["worker"] for each in await workers.sessions] == [1]
+
+
+async def test_a_worker_that_has_drained_by_itself_has_left_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with scraps("has left in order,up") as workers:
+        await workers.started()
+        assert await workers.drain(0) == 0 + 2
+    assert "take them for lost" not in caplog.text
 
 
 async def test_a_worker_that_does_not_end_is_killed(
@@ -653,6 +662,21 @@ async def test_the_sessions_of_all_workers_are_drained_and_the_exit_code_tells_w
     assert "2 sessions had to be ended" in log
     assert re.search(r"INFO worker [12] bridge.relay: session", log)
     assert "Traceback" not in log
+
+
+@pytest.mark.slow
+async def test_a_signal_to_all_processes_at_once_is_a_drain_like_any_other(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as (sidecar, processes):
+        for process in processes.values():
+            os.kill(process, signal.SIGTERM)
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert await sidecar.ended() == 0
+    async with two_workers(tmp_path, BRIDGE_SESSION__DRAIN_SECONDS="0.2") as (sidecar, processes):
+        await one_for_each_worker(sidecar, 1)
+        for process in processes.values():
+            os.kill(process, signal.SIGTERM)
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert await sidecar.ended() == 1
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from .access import Access, Readers, Scope, Token
 from .app import admin, app_of
 from .feed import Feed
 from .merge import merge
-from .server import listening
+from .server import bound, listening
 from .sources import relay_source
 from .subject import Desk, Host, Subject, Verdicts, told
 
@@ -33,6 +33,7 @@ __all__ = [
     "Verdicts",
     "admin",
     "app_of",
+    "bound",
     "listening",
     "merge",
     "relay_source",

@@ -89,7 +89,12 @@ OPERATIONS = (
         Scope.READ,
     ),
     Operation(
-        "calls", "GET", "/v1/calls", "The calls that wait for a result from outside.", {200: CallList}, Scope.READ
+        "calls",
+        "GET",
+        "/v1/calls",
+        "The calls that wait for a result from outside, also at other processes that share the journal.",
+        {200: CallList},
+        Scope.READ,
     ),
     Operation(
         "result",
@@ -108,8 +113,8 @@ OPERATIONS = (
         "approvals_stream",
         "GET",
         "/v1/approvals/stream",
-        "The same as server-sent events: `asked` for each that waits or comes, `resolved` when one is over. Whoever "
-        "reads it counts as somebody who can decide.",
+        "The same as server-sent events: `asked` for each that waits or comes, `resolved` when one is over; of one at "
+        "another process just that (`elsewhere`). Whoever reads it counts as somebody who can decide.",
         {200: _EVENTS, 503: Problem},
         Scope.APPROVE,
     ),
@@ -127,12 +132,12 @@ OPERATIONS = (
         "GET",
         "/v1/facts",
         "What happens in sessions, as server-sent events: names, keys and outcomes, never arguments or results. "
-        "An event `lost` says that some are missing.",
+        "An event `lost` says that some are missing: those of before a restart are kept by nobody but the journal.",
         {200: _EVENTS, 503: Problem},
         Scope.READ,
         parameters=(
             ("query", "session", "Only of this session."),
-            ("header", "Last-Event-ID", "Go on after this event; as far as they are kept, none is missed."),
+            ("header", "Last-Event-ID", "Go on after this event; none is missed, or `lost` comes first."),
         ),
     ),
     Operation(

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from ..errors import ConfigError
 
-__all__ = ["listening"]
+__all__ = ["bound", "listening"]
 
 _SHUTDOWN_SECONDS = 2
 _UNREAD_SECONDS = 60
@@ -23,7 +23,7 @@ _UNREAD_SECONDS = 60
 @asynccontextmanager
 async def listening(app: ASGIApp, host: str, port: int) -> AsyncIterator[int]:
     """Serve `app` while the block runs; yields the port. Raises `ConfigError` if it cannot listen there."""
-    listener = _bind(host, port)
+    listener = bound(host, port)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -53,7 +53,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises `ConfigError` if there can be none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -64,6 +65,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"the admin port cannot listen on {host}:{port}: {error.strerror}") from None
+        why = f"{error.strerror}; choose another port"
+        raise ConfigError(f"the admin port cannot listen on {host}:{port}: {why}") from None
     listener.setblocking(False)
     return listener

@@ -47,7 +47,7 @@ class Result(_Body):
 
     status: Literal["running", "completed", "failed"]
     """`running` only asks whether the call still waits, and changes nothing. Where several processes share a journal,
-    one that does not have the call says so, too, since it may wait at another."""
+    one that knows nothing of the call says that it does, since it may be about to at another."""
     output: JsonValue = None
     """Of a completed call: what the agent is told."""
     error: str = Field(default="", max_length=1000)
@@ -122,12 +122,17 @@ class CallView(_Answer):
     tool: str
     """Empty if that is not known any more."""
     since: float
-    """When it began, in seconds since 1970; 0 if that is not known any more."""
+    """When it began, in seconds since 1970; 0 if that is not known any more.
+
+    At another process: when it came to wait.
+    """
     state: Literal["running", "waiting", "done", "sent", "discarded", "ended"]
     """`waiting` for a result from outside; `done` but not told to the agent yet; `ended` with its session."""
     parked: bool
-    """Has the agent been told that it goes on?"""
+    """Has the agent been told that it goes on? At another process that is taken for granted."""
     outcome: Literal["", "ok", "error"]
+    elsewhere: bool = False
+    """Does it wait at another process, which shares the journal?"""
     worker: int = 1
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -32,9 +32,10 @@ from ..core.events import (
     ToolResults,
     ToolsNotTaken,
 )
+from ..runner.parking import Waiting
 from ..tools.call import CallContext
 
-__all__ = ["Calls", "Remembered", "State", "fact_of", "session_of", "ticket_of"]
+__all__ = ["Calls", "Remembered", "State", "fact_of", "session_of", "ticket_of", "waiting_elsewhere"]
 
 _REMEMBERED = 10_000
 
@@ -139,6 +140,8 @@ class Calls:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Remembered] = OrderedDict()
+        self._of: dict[str, deque[str]] = {}
+        """The tickets of each session, oldest first."""
         self._lock = threading.Lock()
 
     def note(self, session: str, fact: Fact, now: float) -> None:
@@ -148,9 +151,7 @@ class Calls:
         with self._lock:
             match fact:
                 case Run(key, call):
-                    self._known[ticket_of(session, key)] = Remembered(session, call.name, now)
-                    if len(self._known) > _REMEMBERED:
-                        self._known.popitem(last=False)
+                    self._began(ticket_of(session, key), Remembered(session, call.name, now))
                 case ToolFinished(key, result) | CallConcluded(key, result):
                     self._finished(ticket_of(session, key), result)
                 case FollowUp(key):
@@ -162,8 +163,8 @@ class Calls:
                         if ticket in self._known and self._known[ticket].state is State.DONE:
                             self._move(ticket, State.SENT)
                 case SessionEnded():
-                    for each in self._known.values():
-                        if each.session == session and each.state in (State.RUNNING, State.DONE):
+                    for each in [self._known[ticket] for ticket in self._of.get(session, ())]:
+                        if each.state in (State.RUNNING, State.DONE):
                             each.state = State.ENDED
 
     def find(self, ticket: str) -> Remembered | None:
@@ -174,20 +175,24 @@ class Calls:
     def of(self, session: str) -> list[str]:
         """The tickets of a session, oldest first."""
         with self._lock:
-            return [ticket for ticket, each in self._known.items() if each.session == session]
+            return list(self._of.get(session, ()))
 
-    def view(self, ticket: str, waiting: bool) -> Mapping[str, Any]:
-        """The call as the API shows it. `waiting`: does it wait for somebody outside?"""
-        known = self.find(ticket) or Remembered(session_of(ticket), "", 0.0)
-        return {
-            "key": ticket,
-            "session": known.session,
-            "tool": known.tool,
-            "since": known.since,
-            "state": (State.WAITING if waiting else known.state).value,
-            "parked": known.parked,
-            "outcome": known.outcome,
-        }
+    def view(self, ticket: str, waiting: Waiting | None) -> Mapping[str, Any]:
+        """The call as the API shows it. `waiting`: it waits for somebody outside."""
+        known = self.find(ticket)
+        if waiting is None:
+            return _view(ticket, known or Remembered(session_of(ticket), "", 0.0))
+        return _view(ticket, _waits(waiting) if known is None else replace(known, state=State.WAITING))
+
+    def _began(self, ticket: str, call: Remembered) -> None:
+        if ticket not in self._known:
+            self._of.setdefault(call.session, deque()).append(ticket)
+        self._known[ticket] = call
+        if len(self._known) > _REMEMBERED:
+            _, oldest = self._known.popitem(last=False)
+            self._of[oldest.session].popleft()
+            if not self._of[oldest.session]:
+                del self._of[oldest.session]
 
     def _finished(self, ticket: str, result: ToolResult) -> None:
         known = self._known.get(ticket)
@@ -203,3 +208,25 @@ class Calls:
     def _move(self, ticket: str, state: State) -> None:
         if known := self._known.get(ticket):
             known.state = state
+
+
+def waiting_elsewhere(call: Waiting) -> Mapping[str, Any]:
+    """A call that waits at another process, as the API shows it."""
+    return {**_view(call.ticket, _waits(call)), "elsewhere": True}
+
+
+def _waits(call: Waiting) -> Remembered:
+    """A call that this process, in this life, has not seen to begin."""
+    return Remembered(call.session_id, call.tool, call.since, State.WAITING, parked=True)
+
+
+def _view(ticket: str, known: Remembered) -> dict[str, Any]:
+    return {
+        "key": ticket,
+        "session": known.session,
+        "tool": known.tool,
+        "since": known.since,
+        "state": known.state.value,
+        "parked": known.parked,
+        "outcome": known.outcome,
+    }

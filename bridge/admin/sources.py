@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from ..metrics import Reading, Source, of_runner
-from ..relay.server import Counters, Relay, Traffic
+from ..relay.figures import Counters, Traffic
+from ..relay.server import Relay
 
 __all__ = ["relay_source"]
 

@@ -18,6 +18,8 @@ from .subject import Subject
 __all__ = ["Streams", "resumed_after"]
 
 _MAX_STREAMS = 64
+_DIGITS = 18
+"""Of the number of an event, at most."""
 _ALIVE_SECONDS = 15.0
 """Between two signs of life where nothing happens, so that either end notices that the other has gone."""
 
@@ -68,7 +70,7 @@ class Streams:
     async def _approvals(self) -> AsyncGenerator[str]:
         async with self._subject.attend() as feed, self._reading(feed, None) as reader:
             yield ": open\n\n"
-            shown = set()
+            shown = set()  # several may tell of the same request
             for request in await self._subject.pending():
                 shown.add(request["id"])
                 yield _line("asked", request)
@@ -76,8 +78,12 @@ class Streams:
                 match event:
                     case None:
                         yield ": alive\n\n"
-                    case Event(_, name, data) if name != "asked" or data["id"] not in shown:
-                        yield _line(name, data)
+                    case Event(_, "asked", data) if data["id"] not in shown:
+                        shown.add(data["id"])
+                        yield _line("asked", data)
+                    case Event(_, "resolved", data) if data["id"] in shown:
+                        shown.discard(data["id"])
+                        yield _line("resolved", data)
 
     @asynccontextmanager
     async def _reading(self, feed: Feed, after: int | None) -> AsyncIterator[Reader]:
@@ -113,7 +119,8 @@ def resumed_after(feed: Feed, last: str | None) -> int | None:
     if last is None:
         return None
     life, _, number = last.rpartition("-")
-    return int(number) if life == feed.life and number.isdecimal() else -1
+    known = life == feed.life and number.isdecimal() and len(number) <= _DIGITS
+    return int(number) if known else -1
 
 
 def _line(name: str, data: Mapping[str, Any], identity: str = "") -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from enum import Enum
 from inspect import isawaitable
 from typing import Any, Protocol, TypeVar
@@ -18,7 +19,7 @@ from ..runner.parking import Answer, Completion
 from ..runner.runner import Runner
 from ..tools.encode import TooLarge, Unencodable
 from .feed import Feed
-from .shown import Calls, State, fact_of, ticket_of
+from .shown import Calls, State, fact_of, ticket_of, waiting_elsewhere
 
 __all__ = ["Desk", "Host", "Subject", "Verdicts", "told"]
 
@@ -27,6 +28,8 @@ _T = TypeVar("_T")
 logger = logging.getLogger("bridge.admin")
 
 _APPROVALS_KEPT = 1000
+_LOOK_SECONDS = 1.0
+"""Between two looks for requests at other processes, while somebody reads along."""
 
 
 class Watched(Protocol):
@@ -80,7 +83,7 @@ class Verdicts(Enum):
     """Something else has been said before."""
     EXPIRED = "expired"
     ELSEWHERE = "elsewhere"
-    """Nothing is known of it here; another process that shares the journal may know."""
+    """Nothing is known of it here, nor that it is over; another process that shares the journal may have it."""
     UNSURE = "unsure"
     """Somebody who may know does not answer."""
     UNKNOWN = "unknown"
@@ -162,17 +165,17 @@ class Desk:
         return self._host.ready
 
     async def calls(self, session: str | None = None) -> Sequence[Mapping[str, Any]]:
-        waiting = self._host.runner.waiting
-        tickets = waiting if session is None else self._calls.of(session)
-        return [self._calls.view(ticket, ticket in waiting) for ticket in tickets]
+        waiting = {each.ticket: each for each in self._host.runner.left_open}
+        if session is not None:
+            here = (ticket for ticket, each in waiting.items() if each.session_id == session)
+            tickets = dict.fromkeys((*self._calls.of(session), *here))
+            return [self._calls.view(each, waiting.get(each)) for each in tickets]
+        others = await _listed("calls", self._host.runner.calls_elsewhere)
+        return [*(self._calls.view(*each) for each in waiting.items()), *map(waiting_elsewhere, others)]
 
     async def pending(self) -> Sequence[Mapping[str, Any]]:
         here = [_asked(request) for request in self._host.approvals.pending]
-        try:
-            others = await self._host.runner.requests_elsewhere()
-        except JournalError as error:
-            logger.warning("approvals that wait at other processes are not listed: %s", error)
-            others = ()
+        others = await _listed("approvals", self._host.runner.requests_elsewhere)
         return [*here, *({**_asked(request), "elsewhere": True} for request in others)]
 
     async def follow(self) -> Feed:
@@ -182,11 +185,26 @@ class Desk:
     async def attend(self) -> AsyncIterator[Feed]:
         feed = Feed(_APPROVALS_KEPT)
         self._attending.add(feed)
+        looking = asyncio.create_task(self._look_elsewhere(feed))
         try:
             with self._host.approvals.attached(lambda what: _put(feed, what)):
                 yield feed
         finally:
+            looking.cancel()
             self._attending.discard(feed)
+
+    async def _look_elsewhere(self, feed: Feed) -> None:
+        """Tell of the requests at other processes, which ask because somebody attends here."""
+        known: dict[str, ApprovalRequest] = {}
+        while self._host.runner.post is not None:
+            with suppress(JournalError):  # then the next look tells
+                now = {each.id: each for each in await self._host.runner.requests_elsewhere()}
+                for each in now.keys() - known.keys():
+                    feed.put("asked", {**_asked(now[each]), "elsewhere": True})
+                for each in known.keys() - now.keys():
+                    feed.put("resolved", _over(known[each], "elsewhere"))
+                known = now
+            await asyncio.sleep(_LOOK_SECONDS)
 
     # ---------------------------------------------------------------------------------------------- what is changed
 
@@ -195,7 +213,7 @@ class Desk:
 
     async def settle(self, key: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
         if result["status"] == "running":
-            return {"verdict": self._still(key).value}
+            return {"verdict": (await self._still(key)).value}
         try:
             completion = await self._host.settle(key, result["output"], error=result["error"])
         except (Unencodable, TooLarge) as error:
@@ -222,14 +240,31 @@ class Desk:
             case Unknown():
                 return {"verdict": Verdicts.UNKNOWN.value}
 
-    def _still(self, key: str) -> Verdicts:
+    async def _still(self, key: str) -> Verdicts:
         """Is it worth going on with the work?"""
-        if key in self._host.runner.waiting:
+        runner = self._host.runner
+        if key in runner.waiting:
             return Verdicts.RUNNING
-        known = self._calls.find(key)
-        if known is None:
-            return Verdicts.UNKNOWN if self._host.runner.post is None else Verdicts.ELSEWHERE
-        return Verdicts.RUNNING if known.state is State.RUNNING else Verdicts.EXPIRED
+        if (known := self._calls.find(key)) is not None:
+            return Verdicts.RUNNING if known.state is State.RUNNING else Verdicts.EXPIRED
+        try:
+            match await runner.is_over(key):
+                case True:
+                    return Verdicts.EXPIRED
+                case False:
+                    return Verdicts.RUNNING
+        except JournalError:
+            return Verdicts.UNSURE
+        return Verdicts.UNKNOWN if runner.post is None else Verdicts.ELSEWHERE
+
+
+async def _listed(what: str, elsewhere: Callable[[], Awaitable[Sequence[_T]]]) -> Sequence[_T]:
+    """What waits at other processes; nothing while the journal does not say."""
+    try:
+        return await elsewhere()
+    except JournalError as error:
+        logger.warning("%s that wait at other processes are not listed: %s", what, error)
+        return ()
 
 
 def _answered(answer: Answer) -> dict[str, Any]:
@@ -260,5 +295,9 @@ def _put(feed: Feed, what: ApprovalRequest | Resolved) -> None:
         case ApprovalRequest():
             feed.put("asked", _asked(what))
         case Resolved(request, how, by):
-            about = {"id": request.id, "session": request.session_id, "tool": request.tool}
-            feed.put("resolved", {**about, "resolution": how.value, "by": by})
+            feed.put("resolved", _over(request, how.value, by))
+
+
+def _over(request: ApprovalRequest, how: str, by: str = "") -> dict[str, Any]:
+    about = {"id": request.id, "session": request.session_id, "tool": request.tool}
+    return {**about, "resolution": how, "by": by}

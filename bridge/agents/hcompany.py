@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn, Self
 
 from pydantic import Field
 
@@ -10,7 +11,7 @@ from bridge.core.dialect import Dialect, Message
 from bridge.dialects.hcompany import HCOMPANY
 from bridge.errors import ConfigError
 
-from .settings import HttpSettings, HttpUrl, merged
+from .settings import HttpSettings, HttpUrl, joined, merged
 
 __all__ = ["HCompany"]
 
@@ -59,6 +60,25 @@ class HCompany(HttpSettings):
             raise ConfigError("HCompany: give an agent (its name or a description), or a session (session_id)")
         body = self.model_dump(mode="json", exclude={"session_id", "url", "extra"}, exclude_none=True)
         return {"create": merged(body, self.extra)}
+
+    def informed(self, text: str) -> Self:
+        """The same agent, with this in its instructions, or, for an agent of the catalogue, before its task.
+
+        Raises `ConfigError` where there is neither.
+        """
+        match self.setup():
+            case {"create": {"agent": Mapping() as agent}}:
+                told: dict[str, Any] = {"agent": {"instructions": joined(agent.get("instructions"), text)}}
+            case {"create": {"messages": str(task)}}:
+                told = {"messages": joined(text, task)}
+            case {"create": {"messages": list(messages)}}:
+                told = {"messages": [{"type": "user_message", "message": text}, *messages]}
+            case _:
+                raise ConfigError(
+                    "HCompany: only an agent that is described (agent={...}) or given a task (messages) can be told "
+                    "what an earlier session has left"
+                )
+        return self.model_copy(update={"extra": merged(self.extra, told)})
 
     @classmethod
     def update_message(cls, **changes: Any) -> NoReturn:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -10,7 +11,7 @@ from bridge.core.dialect import Dialect, Message
 from bridge.dialects.openai_sessions import OPENAI_SESSIONS
 from bridge.errors import ConfigError
 
-from .settings import HttpSettings, HttpUrl, merged
+from .settings import HttpSettings, HttpUrl, joined, merged
 
 __all__ = ["OpenAISessions", "OpenAISessionsChanges"]
 
@@ -74,6 +75,23 @@ class OpenAISessions(HttpSettings):
         named = {"agent_id": self.agent_id, "input": self.input, "metadata": self.metadata}
         body |= {key: value for key, value in named.items() if value is not None}
         return {"create": merged(body, self.extra)}
+
+    def informed(self, text: str) -> Self:
+        """The same agent, with this in its instructions, or, for a saved one, before the first message.
+
+        Raises `ConfigError` where there is neither.
+        """
+        match self.setup():
+            case {"create": {"agent_id": _, "input": str(words)}}:
+                told: dict[str, Any] = {"input": joined(text, words)}
+            case {"create": {"agent": Mapping() as agent, **rest}} if "agent_id" not in rest:
+                told = {"agent": {"instructions": joined(agent.get("instructions"), text)}}
+            case _:
+                raise ConfigError(
+                    "OpenAISessions: only an agent with a model, or a saved one with a first message (input), can be "
+                    "told what an earlier session has left"
+                )
+        return self.model_copy(update={"extra": merged(self.extra, told)})
 
     @classmethod
     def update_message(cls, **changes: Unpack[OpenAISessionsChanges]) -> Message:

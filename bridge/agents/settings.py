@@ -27,7 +27,18 @@ from pydantic_core import ErrorDetails
 
 from bridge.errors import ConfigError
 
-__all__ = ["Documented", "Extra", "HttpSettings", "HttpUrl", "Settings", "between", "merged", "one_of", "some_of"]
+__all__ = [
+    "Documented",
+    "Extra",
+    "HttpSettings",
+    "HttpUrl",
+    "Settings",
+    "between",
+    "joined",
+    "merged",
+    "one_of",
+    "some_of",
+]
 
 
 # --------------------------------------------------------------------------------------------------- kinds of values
@@ -155,6 +166,11 @@ class HttpSettings(Settings):
     def output_rate(self) -> tuple[int, int]:
         """There is no audio; a rate there must be."""
         return (2, 24_000)
+
+
+def joined(*texts: str | None) -> str:
+    """Paragraphs of what there is."""
+    return "\n\n".join(text for text in texts if text)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from ..core.dialect import Agent
-from ..core.events import OutcomesOwed, ReplyStarted
 from ..errors import (
     AtCapacity,
     AuthenticationFailed,
@@ -31,13 +30,12 @@ from ..errors import (
     SessionClosed,
     TransportError,
 )
-from ..journal import Journal
+from ..journal.line import Line
+from ..session.dialing import http_transport
 from ..session.options import SessionOptions
 from ..session.running import ToolSettled, ToolStarted
 from ..session.session import Session
 from ..transports.patience import Patience
-from .line import line_of
-from .outcomes import Outcomes
 from .providers import Provider
 
 __all__ = ["Attached", "AttachedSnapshot", "End", "Ending", "House"]
@@ -52,6 +50,8 @@ _MAX_WAITING: Final = 10_000
 """Sessions that may wait for a place."""
 _LAST_WORDS: Final = 1.0
 """Seconds that a session has to send what has just become ready, when it is left."""
+_MAX_ANSWER: Final = 64 << 20
+"""Bytes of an answer. The first one may hold all that a long session has gone through, pictures included."""
 _STOPPED: Final = "we were stopped"
 _MARGIN: Final = 5.0
 """Seconds beyond those for what is owed, within which a session must have been left."""
@@ -60,7 +60,12 @@ _MARGIN: Final = 5.0
 class House(Protocol):
     """Where sessions live: a `Bridge`, or the sidecar."""
 
-    def session(
+    @property
+    def line(self) -> Line | None:
+        """Where its process stands in line to serve a session; None where there can be no others."""
+        ...
+
+    def begin(
         self,
         agent: Agent,
         *,
@@ -68,7 +73,7 @@ class House(Protocol):
         metadata: Mapping[str, Any] | None = None,
         options: SessionOptions | None = None,
     ) -> AbstractAsyncContextManager[Session]:
-        """As `Bridge.session`."""
+        """As `Bridge.begin`."""
         ...
 
 
@@ -154,8 +159,7 @@ class Attached:
 
     At most `max_sessions` are served at once, further ones wait. Whoever is told to stop leaves a session once it owes
     nothing any more, after `owed_timeout` seconds at the latest. A provider that is gone for `give_up` seconds counts
-    as lost. With the `journal` of the house, outcomes are told that processes which have died have left untold; and of
-    several processes that share it, each with a name as `owner`, one serves a session, and the others wait behind it.
+    as lost. Of several processes that share a journal, one serves a session, and the others wait behind it.
     """
 
     def __init__(
@@ -163,23 +167,22 @@ class Attached:
         house: House,
         provider: Provider,
         *,
-        journal: Journal | None = None,
-        owner: str = "",
         told: Callable[[Ending], None] = logged,
         max_sessions: int = 1000,
         owed_timeout: float = 10.0,
         give_up: float = 300.0,
     ) -> None:
+        http_transport(provider.dialect)  # without it, no session could be served
         self.provider = provider
         self.endings: Counter[End] = Counter()
         """How attachments ended, since the start."""
         self._house = house
-        self._journal = journal
-        self._line = line_of(journal, owner)
         self._told = told
         self._max_sessions = max_sessions
         self._owed_timeout = owed_timeout
-        self._options = SessionOptions(owed_timeout=_LAST_WORDS, patience=Patience(give_up=give_up))
+        self._options = SessionOptions(
+            owed_timeout=_LAST_WORDS, patience=Patience(give_up=give_up), max_frame=_MAX_ANSWER
+        )
         self._places = asyncio.Semaphore(max_sessions)
         self._openings = asyncio.Semaphore(_MAX_OPENING)
         self._all: dict[str, _One] = {}
@@ -288,13 +291,8 @@ class Attached:
         async with self._places, self._turn(one.session_id), AsyncExitStack() as stack:
             async with self._openings:
                 one.session = await stack.enter_async_context(self._session(one.session_id))
-            outcomes = self._outcomes(one.session)
             async for event in one.session:
                 match event:
-                    case OutcomesOwed(call_ids) if outcomes is not None:
-                        self._start(outcomes.tell(call_ids))
-                    case ReplyStarted() if outcomes is not None:
-                        self._start(outcomes.heard())
                     case ToolStarted():
                         one.owed += 1
                         one.settled.clear()
@@ -307,7 +305,7 @@ class Attached:
 
     def _session(self, session_id: str) -> AbstractAsyncContextManager[Session]:
         provider = self.provider
-        return self._house.session(
+        return self._house.begin(
             provider.agent(session_id),
             api_key=provider.key,
             metadata={"provider_session_id": session_id},
@@ -317,12 +315,7 @@ class Attached:
     def _turn(self, session_id: str) -> AbstractAsyncContextManager[None]:
         """Ours to serve this session, by its name in the journal."""
         name = f"{self.provider.agent('any').dialect.name}:{session_id}"
-        return nullcontext() if self._line is None else self._line.turn(name)
-
-    def _outcomes(self, session: Session) -> Outcomes | None:
-        if self._journal is None:
-            return None
-        return Outcomes(self._journal, session, self.provider.agent("any").dialect)
+        return nullcontext() if self._house.line is None else self._house.line.turn(name)
 
     async def _leave(self, one: _One, session: Session) -> None:
         with suppress(TimeoutError):

@@ -18,9 +18,11 @@ from typing import Any, Self
 from ..core.dialect import Agent, Dialect
 from ..errors import BridgeError, ConfigError
 from ..journal import Journal
+from ..journal.line import line_of
 from ..metrics import Metrics, Reading
 from ..relay.figures import SessionSnapshot
 from ..relay.server import Relay
+from ..runner.outcomes import Outcomes
 from ..session.options import SessionOptions
 from ..session.session import Session
 from ..tools.tool import Tool
@@ -38,25 +40,23 @@ class RelayHouse:
     """Has sessions live beside those of a relay, with its tools, its runner and its observers.
 
     What their tools do runs where those of the relay's sessions run, and waits there to be approved. No session begins
-    before `recovered` is set: until then earlier processes may have left calls of it unfinished.
+    before `recovered` is set: until then earlier processes may have left calls of it unfinished. The `journal` is the
+    relay's.
     """
 
-    def __init__(self, relay: Relay, recovered: asyncio.Event) -> None:
+    def __init__(self, relay: Relay, recovered: asyncio.Event, journal: Journal | None) -> None:
+        durable = relay.runner.durable
+        self.line = line_of(journal, "" if durable is None else durable.owner)
         self._relay = relay
+        self._outcomes = None if journal is None else Outcomes(journal)
         self._recovered = recovered
         self._tools: Mapping[str, Tool] = {}
         self._fitting: dict[str, dict[str, Tool]] = {}
         """By dialect: those of `_tools` that its sessions can have."""
         self._open: dict[Session, Dialect] = {}
 
-    @property
-    def owner(self) -> str:
-        """What the journal calls this process; empty without one."""
-        durable = self._relay.runner.durable
-        return "" if durable is None else durable.owner
-
     @asynccontextmanager
-    async def session(
+    async def begin(
         self,
         agent: Agent,
         *,
@@ -64,14 +64,15 @@ class RelayHouse:
         metadata: Mapping[str, Any] | None = None,
         options: SessionOptions | None = None,
     ) -> AsyncIterator[Session]:
-        """As `Bridge.session`."""
+        """As `Bridge.begin`."""
         await self._recovered.wait()
         began_with = self._relay.tools
+        telling = () if self._outcomes is None else (self._outcomes.observer(agent.dialect),)
         session = Session(
             agent,
             self._tools_for(agent.dialect),
             self._relay.calls(),
-            observers=self._relay.observers,
+            observers=(*self._relay.observers, *telling),
             metadata=metadata or {},
             delivery=None,
             options=options or SessionOptions(),
@@ -85,6 +86,11 @@ class RelayHouse:
                 yield session
             finally:
                 del self._open[session]
+
+    async def aclose(self) -> None:
+        """Wait for what is being written down. No session is open any more."""
+        if self._outcomes is not None:
+            await self._outcomes.aclose()
 
     def offer(self) -> None:
         """The relay's tools have changed: those of the sessions that go on do, too."""
@@ -111,7 +117,7 @@ async def attaching(
 
     The `journal` is the relay's.
     """
-    async with Attachments(RelayHouse(relay, recovered), journal) as attachments:
+    async with Attachments(RelayHouse(relay, recovered, journal)) as attachments:
         metrics.add_source(attachments.read)
         relay.beside = attachments
         await attachments.replace(plans)
@@ -121,9 +127,8 @@ async def attaching(
 class Attachments:
     """See the module. `replace` tells what is to be served; it may be called again at any time."""
 
-    def __init__(self, house: RelayHouse, journal: Journal | None) -> None:
+    def __init__(self, house: RelayHouse) -> None:
         self._house = house
-        self._journal = journal
         self._parts: dict[Plan, _Part] = {}
         """By their plans without the sessions that those name: where only these change, nothing is begun anew."""
         self._past: Counter[tuple[str, End]] = Counter()
@@ -135,6 +140,7 @@ class Attachments:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.gather(*(part.stop() for part in self._parts.values()))
+        await self._house.aclose()
 
     async def replace(self, plans: Iterable[Plan]) -> None:
         """From now on these are served: what is new is attached to, and what is gone is left once it owes nothing.
@@ -142,7 +148,7 @@ class Attachments:
         Raises `ConfigError`, and nothing has changed, if a webhook cannot be listened to.
         """
         wanted = {replace(plan, sessions=()): plan.sessions for plan in plans}
-        fresh = {place: _Part(self._house, place, self._journal) for place in wanted if place not in self._parts}
+        fresh = {place: _Part(self._house, place) for place in wanted if place not in self._parts}
         try:
             for part in fresh.values():
                 await part.start()
@@ -184,13 +190,11 @@ class Attachments:
 class _Part:
     """One plan that is in force."""
 
-    def __init__(self, house: RelayHouse, place: Plan, journal: Journal | None) -> None:
+    def __init__(self, house: RelayHouse, place: Plan) -> None:
         self.dialect = place.provider.dialect
         self.attached = Attached(
             house,
             place.provider,
-            journal=journal,
-            owner=house.owner,
             max_sessions=place.max_sessions,
             owed_timeout=place.owed_timeout,
             give_up=place.give_up,

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -149,15 +150,16 @@ async def _sidecar(upstream: str, calls: int) -> AsyncIterator[tuple[str, int]]:
             found = re.search(rb"ws://\S+:\d+", await process.stdout.readline())
             if not found:
                 raise ConfigError(f"the sidecar does not start: {_complaint(log)}")
+            begun = os.fstat(log.fileno()).st_size  # that it has no tools, say, is no trouble here
             try:
                 yield found[0].decode(), process.pid
             except Unmeasurable as fault:
-                raise Unmeasurable(f"{fault}. The sidecar's last complaint: {_complaint(log)}") from None
+                raise Unmeasurable(f"{fault}. The sidecar's last complaint: {_complaint(log, begun)}") from None
 
 
-def _complaint(log: IO[str]) -> str:
-    """The last line of trouble in the sidecar's log."""
-    log.seek(0)
+def _complaint(log: IO[str], begun: int = 0) -> str:
+    """The last line of trouble in the sidecar's log, from this byte on."""
+    log.seek(begun)
     lines = [line for line in log if re.search(r"Error|ERROR|WARNING", line)]
     return lines[-1].strip().removeprefix("Error: ") if lines else "none"
 
@@ -194,6 +196,7 @@ async def _process(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # `process.kill` may snatch its end from the event loop
         await process.communicate()

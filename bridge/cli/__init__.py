@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from typing import Any
 
 import click
 
@@ -28,12 +29,26 @@ def _version() -> str:
         return "(not installed)"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Program(click.Group):
+    """Ctrl-C has an exit code of its own, as in a shell: 1 would say that what was asked for has failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(130)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(_version(), prog_name="voice-tool-bridge", message="%(prog)s %(version)s")
 def cli() -> None:
     """Tools for realtime voice agents: run, held, and sent at the right moment.
 
     New here? Begin with `voice-tool-bridge demo`: it needs no account.
+
+    The exit code is 0 if all went well, 1 if something did not, 2 if what was passed cannot be used, and 130 after
+    Ctrl-C. Commands that run until Ctrl-C end with 0, or as their own help says.
     """
 
 

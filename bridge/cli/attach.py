@@ -20,11 +20,10 @@ from ..attach import Attached, End, Ending, Provider, expressible, known_dialect
 from ..attach.plan import NOTIFYING, Webhook
 from ..errors import BridgeError, ConfigError, JournalError
 from ..host import Bridge
-from ..journal import Journal
 from ..journal.opening import open_journal
 from ..tools.tool import Tool, Toolset
 from .remote import TOKEN
-from .terminal import Unusable, count
+from .terminal import Unusable, count, finite
 from .tools import loaded, usable
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ _LINE: Final = 4096
 @click.option(
     "--owed-timeout",
     type=click.FloatRange(min=0),
+    callback=finite,
     default=10.0,
     show_default=True,
     help="After SIGTERM: seconds for calls that are still to be answered.",
@@ -82,17 +82,18 @@ def attach_command(
     max_sessions: int,
     owed_timeout: float,
 ) -> None:
-    """Serve the tools of agent sessions that run already, until they end.
+    """Serve the tools of agent sessions that run already.
 
-    The sessions have been begun by somebody else, with tools that have the names of yours. The key comes from the
-    variable that the provider's own clients use: OPENAI_API_KEY, HAI_API_KEY or HERM_API_KEY. A line says how each
-    session ended. SIGTERM answers what is still to be answered, then leaves the rest; a second one leaves at once.
+    The sessions have been begun by somebody else, with tools that have the names of yours. Each is served until it
+    ends, and a line says how. The key comes from the variable that the provider's own clients use: OPENAI_API_KEY,
+    HAI_API_KEY or HERM_API_KEY. SIGTERM or Ctrl-C answers what is still to be answered, then leaves the rest; a second
+    one leaves at once.
 
     With --webhook-port the provider names the sessions while this runs. A notification with a wrong signature is
     answered 401. Put the port behind HTTPS.
 
     Calls that have to be approved, here or at the provider, are denied; with --admin-port they wait for a decision:
-    `voice-tool-bridge approvals --url http://127.0.0.1:PORT list`.
+    `voice-tool-bridge approvals list --url http://127.0.0.1:PORT`.
 
     With --journal, no tool with effects runs twice, whatever dies when: start it again with the same sessions.
 
@@ -155,15 +156,13 @@ async def _attach(order: _Order) -> int:
         dialect = order.provider.agent("any").dialect
         metrics = None if order.overseer is None else order.overseer.metrics
         fitting = expressible(dialect, order.tools)
-        bridge, journal = await stack.enter_async_context(_bridge(fitting, order.journal, metrics))
+        bridge = await stack.enter_async_context(_bridge(fitting, order.journal, metrics))
         if order.overseer is not None:
             port = await stack.enter_async_context(order.overseer.looks_after(bridge))
             click.echo(f"Decisions and results are taken at http://127.0.0.1:{port}/v1")
         attached = Attached(
             bridge,
             order.provider,
-            journal=journal,
-            owner="" if bridge.runner.durable is None else bridge.runner.durable.owner,
             told=tally.told,
             max_sessions=order.max_sessions,
             owed_timeout=order.owed_timeout,
@@ -247,13 +246,11 @@ class _Tally:
 
 
 @asynccontextmanager
-async def _bridge(
-    tools: Mapping[str, Tool], address: str, metrics: Metrics | None
-) -> AsyncIterator[tuple[Bridge, Journal | None]]:
-    """The bridge, and its journal if it is to have one, in which earlier processes may have left something."""
+async def _bridge(tools: Mapping[str, Tool], address: str, metrics: Metrics | None) -> AsyncIterator[Bridge]:
+    """The bridge, with a journal if it is to have one, in which earlier processes may have left something."""
     if not address:
         async with Bridge(tools, metrics=metrics) as bridge:
-            yield bridge, None
+            yield bridge
         return
     journal = open_journal(address)
     try:
@@ -261,7 +258,7 @@ async def _bridge(
             for left in await bridge.recover():
                 call = left.claimed.call
                 click.echo(f"left unfinished: {left.claimed.tool}, call {call.call_id:.64}: {left.found.value}")
-            yield bridge, journal
+            yield bridge
     finally:
         await journal.aclose()
 

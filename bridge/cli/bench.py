@@ -15,7 +15,7 @@ from rich.table import Table
 from ..benchmark import Delays, Direction, Report, Unmeasurable, Verdict, benchmark
 from ..demo.drawing import say
 from ..errors import ConfigError
-from .terminal import Unusable, terminal
+from .terminal import Unusable, finite, terminal
 
 __all__ = ["bench_command"]
 
@@ -27,17 +27,18 @@ _STYLES = {Verdict.CARRIED: "green", Verdict.FULL: "yellow", Verdict.OVERLOADED:
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
+    callback=finite,
     default=5.0,
     show_default=True,
     help="How long to measure: through the sidecar, and once more without it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def bench_command(calls: int, seconds: float, as_json: bool) -> None:
-    """Measure what this machine carries: calls with audio, through a real sidecar.
+    """Measure how many calls with audio this machine carries.
 
-    Each call sends 50 frames a second, of 20 ms of telephony audio, each way. The callers talk to a provider through
-    the sidecar, then directly: what is called added is the difference. Everything happens on this machine, without an
-    account; a machine with other work gives poor figures.
+    They go through a real sidecar. Each call sends 50 frames a second, of 20 ms of telephony audio, each way. The
+    callers talk to a provider through the sidecar, then directly: what is called added is the difference. Everything
+    happens on this machine, without an account; a machine with other work gives poor figures.
 
     Calls per core are extrapolated: what a frame costs now, at 60 % of a core. A frame costs less the more calls there
     are, so measure near the number that you plan for.

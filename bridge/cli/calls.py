@@ -38,7 +38,10 @@ def list_command(url: str) -> None:
 @click.argument("output")
 @url_option
 def complete_command(key: str, output: str, url: str) -> None:
-    """Complete the call KEY with this OUTPUT, which is JSON; `-` reads it from the standard input."""
+    """Complete the call KEY with this OUTPUT, which is JSON.
+
+    `-` reads it from the standard input.
+    """
     text = sys.stdin.read() if output == "-" else output
     try:
         value = json.loads(text)
@@ -52,7 +55,10 @@ def complete_command(key: str, output: str, url: str) -> None:
 @click.argument("sentence")
 @url_option
 def fail_command(key: str, sentence: str, url: str) -> None:
-    """Say that nothing came of the call KEY; the SENTENCE is for the agent."""
+    """Say that nothing came of the call KEY.
+
+    The SENTENCE is for the agent, who is told it.
+    """
     _say(url, key, {"status": "failed", "error": sentence})
 
 

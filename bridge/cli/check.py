@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..advice import PROVIDERS
+from ..advice import PROVIDERS, spelled
 from ..errors import ConfigError
 from ..tools.schema import kind_of
 from .terminal import Unusable, count, terminal
@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["check_command"]
 
 
+class _Spelled(click.Choice[str]):
+    """With an underscore instead of a hyphen it is understood, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(spelled(value), param, ctx)
+
+
 @click.command("check")
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--provider", "providers", multiple=True, type=click.Choice(sorted(PROVIDERS)), help="As whom to look at the tools."
+    "--provider", "providers", multiple=True, type=_Spelled(sorted(PROVIDERS)), help="As whom to look at the tools."
 )
 @click.option("--all", "everybody", is_flag=True, help="Look at the tools as every provider that is known.")
 @click.option("--offline", is_flag=True, help="Connect to nobody.")

@@ -40,6 +40,8 @@ def converse_command(wav: Path, out: Path, tools_file: Path, live: bool, url: st
         raise Unusable("--live and --url exclude each other: either the real service, or the address you name")
     if not out.absolute().parent.is_dir():
         raise Unusable(f"{out}: there is no such folder to write it to")
+    if out.is_dir():
+        raise Unusable(f"{out}: this is a folder; name a file in it")
     tools = usable(loaded(tools_file))
     console = terminal()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -37,6 +38,9 @@ __all__ = ["journal_command"]
 KEY = "BRIDGE_JOURNAL_KEY"
 """The environment variable with the key; its name is no setting's, so that a sidecar may run with it."""
 
+_END_TIMEOUT = 1.0
+"""Seconds for telling others that this process has ended."""
+
 T = TypeVar("T")
 
 _CALL = ("Session", "Call", "Tool", "State", "Since (UTC)", "Owner")
@@ -49,9 +53,10 @@ _WORDS = {
 
 @click.group("journal")
 def journal_command() -> None:
-    """Look into a journal: the path of its file, or postgresql://user@host/name.
+    """Look into a journal: what happened, and what is unfinished.
 
-    An encrypted one needs its key in the environment, as BRIDGE_JOURNAL_KEY, or --key-file.
+    JOURNAL is the path of its file, or postgresql://user@host/name. An encrypted one needs its key in the environment,
+    as BRIDGE_JOURNAL_KEY, or --key-file.
     """
 
 
@@ -98,7 +103,7 @@ def show_command(address: str, session: str, key_file: Path | None) -> None:
 @click.argument("session", required=False)
 @_key_file
 def verify_command(address: str, session: str | None, key_file: Path | None) -> None:
-    """Replay every session, or one SESSION, and compare what is decided with what was.
+    """Replay all sessions, or one SESSION, and compare the decisions.
 
     The exit code is 1 if there is a difference.
     """
@@ -122,13 +127,18 @@ def verify_command(address: str, session: str | None, key_file: Path | None) -> 
 @click.argument("session", required=False)
 @_key_file
 def export_command(address: str, session: str | None, key_file: Path | None) -> None:
-    """Print all entries and calls, or those of one SESSION, as lines of JSON."""
+    """Print entries and calls, all or of one SESSION, as lines of JSON."""
 
     async def export(journal: StoredJournal) -> None:
+        found = 0
         async for number, entry in journal.read(session):
             click.echo(_entry_line(number, entry))
+            found += 1
         for call in await journal.claims(session=session, states=tuple(State)):
             click.echo(_call_line(call))
+            found += 1
+        if not found and session is not None:
+            raise _nobody(session)
 
     _run(address, key_file, export)
 
@@ -139,12 +149,12 @@ def export_command(address: str, session: str | None, key_file: Path | None) -> 
 @_key_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase_command(address: str, session: str, key_file: Path | None, yes: bool) -> None:
-    """Remove everything about a SESSION. No other process may be writing the file."""
+    """Remove everything about a SESSION. Nothing else may be writing the file, if it is one."""
     if not yes:
         click.confirm(f"Erase everything about session {session}?", abort=True)
     erased = _run(address, key_file, lambda journal: journal.erase(session), writing=True)
     if not erased:
-        raise Unusable(f"the journal knows no session {session}; see 'journal list'")
+        raise _nobody(session)
     click.echo(f"Erased session {session}.")
 
 
@@ -183,9 +193,11 @@ async def _recovered(
     journal: StoredJournal, tools: Mapping[str, Tool], owner: str, dead: Callable[[str], bool]
 ) -> tuple[Recovered, ...]:
     runner = Runner(journal=journal, owner=owner)
+    runner.begin()  # should it die of this, others find what it has taken over
     try:
         return await runner.recover(tools, dead=dead)
     finally:
+        await runner.aclose(_END_TIMEOUT)
         runner.close()
 
 
@@ -241,8 +253,12 @@ async def _everything(journal: StoredJournal, session: str) -> tuple[list[tuple[
     entries = [each async for each in journal.read(session)]
     calls = await journal.claims(session=session, states=tuple(State))
     if not entries and not calls:
-        raise Unusable(f"the journal knows no session {session}; see 'journal list'")
+        raise _nobody(session)
     return entries, calls
+
+
+def _nobody(session: str) -> Unusable:
+    return Unusable(f"the journal knows no session {session}; see 'journal list'")
 
 
 async def _replays(journal: StoredJournal, session: str | None) -> dict[str, Replay]:
@@ -266,13 +282,19 @@ def _session_row(stored: Stored) -> tuple[str, ...]:
     return stored.session, _time(stored.began), _time(stored.latest), str(stored.entries), f"{stored.size:,}"
 
 
+def _state(claimed: Claimed) -> str:
+    if claimed.until is None or not claimed.waits(time.time()):
+        return claimed.state.value
+    return f"waits until {_time(claimed.until)}"
+
+
 def _call_row(claimed: Claimed) -> tuple[str, ...]:
     key = claimed.call
     return (
         key.session,
         f"{key.call_id}@{key.epoch}",
         claimed.tool,
-        claimed.state.value,
+        _state(claimed),
         _time(claimed.since),
         claimed.owner,
     )

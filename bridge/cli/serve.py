@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import ConfigError
-from .terminal import Unusable, count
+from .terminal import Unusable, count, ended_by_sigterm
+
+if TYPE_CHECKING:
+    from ..config import Sidecar
 
 __all__ = ["serve_command"]
 
@@ -39,18 +43,14 @@ def serve_command(
     workers: int | None,
     print_config: bool,
 ) -> None:
-    """Run the sidecar: a proxy between your telephony stack and the provider, which adds tools to the agent.
+    """Run the sidecar: a proxy that adds tools to your agents.
 
-    CONFIG is a TOML file; everything in it can also be set in the environment, as BRIDGE_LISTEN__PORT=8787. Without a
-    file the options do. SIGTERM lets running sessions come to their end; the exit code is 1 if any had to be ended.
+    It stands between your telephony stack and the provider. CONFIG is a TOML file; everything in it can also be set in
+    the environment, as BRIDGE_LISTEN__PORT=8787. Without a file the options do. To look it over, see `check`.
+
+    SIGHUP reads CONFIG again. SIGTERM or Ctrl-C lets running sessions come to their end, for a minute unless set
+    otherwise, and a second one ends them at once. The exit code is 1 if any had to be ended, and 2 if it cannot start.
     """
-    try:
-        from ..config import read
-        from ..reload import Reloader
-        from ..serve import log_to_stderr, run
-        from ..workers import run as run_workers
-    except ImportError as missing:
-        raise Unusable(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,sidecar]'") from None
     overrides = _given(
         {
             "tools": {"python": tools or None},
@@ -59,20 +59,25 @@ def serve_command(
             "admin": {"port": admin_port},
         }
     )
+    with ended_by_sigterm():
+        _serve(config, overrides, print_config)
+
+
+def _serve(config: Path | None, overrides: dict[str, dict[str, Any]], print_config: bool) -> None:
+    try:
+        from ..config import read
+        from ..reload import Reloader
+        from ..serve import log_to_stderr, run
+        from ..workers import run as run_workers
+    except ImportError as missing:
+        raise Unusable(f"{missing.name} is missing: pip install 'voice-tool-bridge[cli,sidecar]'") from None
     try:
         sidecar = read(config, overrides)
         if print_config:
             return click.echo(sidecar.settings.text())
         log_to_stderr(sidecar.settings.log.level)
-        listen = sidecar.settings.listen
-
-        def started(at: int, admin_at: int) -> None:
-            shared = f", {listen.workers} workers" if listen.workers > 1 else ""
-            click.echo(
-                f"Applications connect to ws://{listen.host}:{at}{shared}; admin at port {admin_at} (Ctrl-C ends it)"
-            )
-
-        if listen.workers > 1:
+        started = partial(_started, sidecar)
+        if sidecar.settings.listen.workers > 1:
             left = run_workers(sidecar, config, overrides, started)
         else:
             left = run(sidecar, started, reload=Reloader(config, overrides, sidecar))
@@ -80,6 +85,14 @@ def serve_command(
         raise Unusable(str(error)) from None
     if left:
         raise click.ClickException(f"{count(left, 'session')} had to be ended")
+
+
+def _started(sidecar: Sidecar, port: int, admin_port: int) -> None:
+    listen = sidecar.settings.listen
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    address = f"{'ws' if listen.certificate is None else 'wss'}://{host}:{port}"
+    shared = f", {listen.workers} workers" if listen.workers > 1 else ""
+    click.echo(f"Applications connect to {address}{shared}; admin at port {admin_port} (Ctrl-C ends it)")
 
 
 def _given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

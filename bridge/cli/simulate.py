@@ -19,7 +19,7 @@ from ..simulator import Ended, Fate, Ledger, ReplyEnd, Scenario, Simulator, scri
 from ..simulator.named import Account, Offline, Running, Where
 from ..simulator.reading import read_file, read_rules, read_steps, refuse_others
 from ..simulator.rules import Rules
-from .terminal import Unusable, count, terminal
+from .terminal import Unusable, count, finite, terminal
 
 __all__ = ["simulate_command"]
 
@@ -29,7 +29,13 @@ _DIALECTS: Final = ("assemblyai", "openai-sessions", "hcompany", "herm", "anthro
 @click.command("simulate")
 @click.option("--dialect", default="assemblyai", show_default=True, metavar="NAME", help="Which provider; see above.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", default=8765, show_default=True, help="Where to listen; 0 takes any free port.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Where to listen; 0 takes any free port.",
+)
 @click.option(
     "--scenario",
     default="",
@@ -44,7 +50,14 @@ _DIALECTS: Final = ("assemblyai", "openai-sessions", "hcompany", "herm", "anthro
     show_default=True,
     help="assemblyai: does the scenario say when the caller speaks, or the loudness of your audio?",
 )
-@click.option("--pace", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Multiplies all durations.")
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
+    default=1.0,
+    show_default=True,
+    help="assemblyai: multiplies all durations.",
+)
 @click.option(
     "--api-key", default=None, metavar="KEY", help="Let nobody in without it; by default see what is printed."
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..errors import ConfigError
 from ..loading import Loaded, load
 from ..runner.runner import Finished, Outcome
 from ..testing.calling import Asked, run_tool
+from ..tools.encode import decode
 from ..tools.source import Source
 from ..tools.tool import Tool, Toolset
 from .terminal import Unusable, terminal
@@ -133,7 +135,7 @@ def call_command(
     metadata: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Call the tool NAME with ARGUMENTS, which are JSON, as a session would.
+    """Call the tool NAME with ARGUMENTS (JSON), as a session would.
 
     Its arguments are checked, its limits kept, its result encoded; what it reports and wants said is shown as it comes.
     It really runs: what it books is booked. The exit code is 0 if it ended well, 1 if it did not, and 2 if what was
@@ -212,14 +214,18 @@ def _metadata(pairs: Iterable[str]) -> dict[str, str]:
 
 def _print_finished(finished: Finished) -> None:
     click.echo(f"{finished.outcome.value}, after {finished.seconds:.3f} s")
-    click.echo(orjson.dumps(orjson.loads(finished.result.output), option=orjson.OPT_INDENT_2))
+    click.echo(_indented(decode(finished.result.output)))
 
 
 def _print_json(finished: Finished, told: list[tuple[Asked, str]]) -> None:
     account = {
         "outcome": finished.outcome.value,
         "seconds": round(finished.seconds, 6),
-        "result": orjson.loads(finished.result.output),
+        "result": decode(finished.result.output),
         "asked": [{"what": what, "text": text} for what, text in told],
     }
-    click.echo(orjson.dumps(account, option=orjson.OPT_INDENT_2))
+    click.echo(_indented(account))
+
+
+def _indented(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -12,17 +12,15 @@ and so may a host that owns its socket: feed it what arrives, perform the comman
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
-
-import orjson
+from typing import NamedTuple
 
 from .dialect import Delivery, Dialect, Message, refuse_inexpressible
 from .events import (
     AgentAudio,
+    AgentPaused,
+    AgentResumed,
     ClientEvent,
     Command,
     Discard,
@@ -60,6 +58,7 @@ from .events import (
     Transcript,
     TurnOutput,
 )
+from .messages import encode, encode_exactly, is_text, outline, parse, parse_leniently, read_exactly
 from .turn import Link, TurnMachine
 
 __all__ = ["Conversation", "Step"]
@@ -84,8 +83,10 @@ class Step(NamedTuple):
 
 
 # A repeat of one of these is news to nobody.
-_EDGES = (ReplyStarted, ReplyDone, SpeechStarted, SpeechStopped)
+_EDGES = (ReplyStarted, ReplyDone, AgentPaused, AgentResumed, SpeechStarted, SpeechStopped)
 _MEDIA = (AgentAudio, Transcript)
+# Arguments that nobody can take for some: the call is answered, and not run.
+_NO_JSON = "<no JSON>"
 # Calls whose owner is remembered to recognise an application's answer to one of ours.
 _REMEMBERED = 1024
 
@@ -147,9 +148,9 @@ class Conversation:
 
     def from_provider(self, frame: Frame) -> Step:
         """A frame of the provider."""
-        message = _parse(frame)
+        message = parse(frame)
         if message is None:
-            return Step((Malformed("the frame is no JSON object"),), (), (Forward(frame),))
+            return self._unreadable(frame)
         events: list[Event] = []
         outputs: list[TurnOutput] = []
         hidden, shown = False, False
@@ -185,7 +186,7 @@ class Conversation:
 
     def from_app(self, frame: Frame) -> Step:
         """A frame of the application."""
-        message = _parse(frame) or _parse_leniently(frame)
+        message = parse(frame) or parse_leniently(frame)
         if message is None:
             return Step((), (), (Send((frame,)),))
         events: list[Event] = []
@@ -281,6 +282,21 @@ class Conversation:
         else:
             events.append(event)
 
+    def _unreadable(self, frame: Frame) -> Step:
+        """Half an emoji or a NaN is no JSON. A call whose id can be read is owed an answer all the same."""
+        events: list[Event] = [Malformed("the frame is no JSON object")]
+        outputs: list[TurnOutput] = []
+        message = parse_leniently(frame) or outline(frame)
+        calls = [e for e in self._dialect.decode_server(message) if isinstance(e, ToolCalled)]
+        ours = []
+        for event in calls:
+            call = replace(event.call, arguments=_NO_JSON)
+            if is_text(call.call_id + call.name):
+                ours.append(self._tool_called(ToolCalled(call, message=event.message), events, outputs))
+        hidden = bool(ours) and all(ours) and not self._show_calls
+        shown = () if hidden else (Forward(frame),)
+        return Step(tuple(events), tuple(outputs), (*shown, *self._commands(outputs)))
+
     def _tool_called(self, event: ToolCalled, events: list[Event], outputs: list[TurnOutput]) -> bool:
         """Run it, if it is ours to answer. True if it is also ours to hide."""
         name, call_id = event.call.name, event.call.call_id
@@ -315,7 +331,7 @@ class Conversation:
         return Send(self._encoded(output), output.keys if isinstance(output, ToolResults) else ())
 
     def _encoded(self, event: ClientEvent) -> tuple[Frame, ...]:
-        return tuple([_encode(message) for message in self._dialect.encode_client(event)])
+        return tuple([encode(message) for message in self._dialect.encode_client(event)])
 
     # ------------------------------------------------------------------------------------------ lists of tools
 
@@ -330,7 +346,7 @@ class Conversation:
             self._unanswered.append(replace(self._latest, unasked=False))  # it will be answered, too
             return frame
         try:
-            message = _read_exactly(frame)
+            message = read_exactly(frame)
             if event.stored_agent:
                 raise ValueError("it names an agent stored at the provider")
         except (ValueError, RecursionError) as fault:
@@ -339,7 +355,7 @@ class Conversation:
             return frame
         added = self._dialect.add_tools(message, self._wanted)
         self._listed(added, message)
-        return frame if added is message else _encode_exactly(added)
+        return frame if added is message else encode_exactly(added)
 
     def _tools_replaced(self, step: Step) -> Step:
         """The step, and the list of our tools if it has changed and this is the moment to say so."""
@@ -353,7 +369,7 @@ class Conversation:
             return step
         self._listed(message, setup, unasked=True)
         events = (*step.events, *self._dialect.decode_client(message))
-        return Step(events, step.outputs, (*step.commands, Send((_encode_exactly(message),))))
+        return Step(events, step.outputs, (*step.commands, Send((encode_exactly(message),))))
 
     def _listed(self, message: Message, setup: Message, *, unasked: bool = False) -> None:
         """Remember who owns which name in this message, until the provider answers. `setup` is the application's."""
@@ -404,54 +420,3 @@ class Conversation:
         if self._unanswered:
             self._accepted = self._unanswered[-1]
             self._unanswered.clear()
-
-
-# ------------------------------------------------------------------------------------------------------------ JSON
-
-
-def _parse(frame: Frame) -> dict[str, Any] | None:
-    try:
-        message = orjson.loads(frame)
-    except orjson.JSONDecodeError:
-        return None
-    return message if isinstance(message, dict) else None
-
-
-def _parse_leniently(frame: Frame) -> dict[str, Any] | None:
-    """NaN and numbers beyond all bounds are no JSON, but it can be told what they stand in."""
-    try:
-        message = json.loads(frame)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
-
-
-def _encode(message: Message) -> str:
-    return orjson.dumps(message).decode()
-
-
-def _encode_exactly(message: Message) -> str:
-    # Numbers beyond 64 bits are the application's right; only the standard library writes them as they were.
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-
-
-def _read_exactly(frame: Frame) -> dict[str, Any]:
-    """A message that is to be sent on with changes: raises `ValueError` for what would not survive that."""
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) != len(items):
-            raise ValueError("it has the same key twice")
-        return found
-
-    def constant(name: str) -> NoReturn:
-        raise ValueError(f"it holds {name}, which is not JSON")
-
-    def number(text: str) -> float:
-        value = float(text)
-        if math.isinf(value):
-            raise ValueError("it holds a number that is out of range")
-        return value
-
-    message: dict[str, Any] = json.loads(frame, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
-    return message

@@ -26,6 +26,7 @@ class Outcome(Enum):
     DELIVERED = "delivered"
     RETRY = "not taken: the same again, after a pause"
     CONFIRM = "unknown: read back before anything is sent again"
+    LATER = "not taken while a turn runs: the same again when that has ended"
     ANSWERED = "wanted no more: nothing is left to do"
     REFUSED = "refused for good"
     OVER = "the session is over"
@@ -67,7 +68,8 @@ class HttpDialect(Dialect, Protocol):
         ...
 
     def judge(self, message: Message, status: int, body: Message) -> Outcome:
-        """What became of it. Status 0: no answer came, and nobody knows. For reading, the message is empty.
+        """What became of it. Status 0: no answer came, and nobody knows. For reading, the message is empty, and what
+        does not pass by itself is `OVER`.
 
         `CONFIRM` is for posts that answer a call, since only those can be read back. A message that is not to be taken
         twice, and has no key, is `REFUSED` when nobody knows.

@@ -162,7 +162,7 @@ def settle(m: TurnMachine, kept: tuple[Owed, ...], gone: list[str]) -> TurnMachi
     return m._replace(owed=kept, settled=(*m.settled, *gone)[-REMEMBERED:], graced=graced)
 
 
-def refuse(m: TurnMachine, stages: frozenset[Stage], why: str, out: list[TurnOutput]) -> TurnMachine:
+def refuse(m: TurnMachine, stages: tuple[Stage, ...], why: str, out: list[TurnOutput]) -> TurnMachine:
     """Calls in these stages will not be run; each is answered with the reason, where an answer is expected."""
     if not any(o.stage in stages for o in m.owed):
         return m

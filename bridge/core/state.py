@@ -18,6 +18,7 @@ __all__ = [
     "Saying",
     "Stage",
     "User",
+    "Work",
 ]
 
 
@@ -37,6 +38,14 @@ class User(Enum):
     SPEAKING = "speaking"
     HEARD = "heard"
     """Has spoken, and the provider owes a reply to that."""
+
+
+class Work(Enum):
+    """Whether the agent may be made to go on with its work."""
+
+    GOES_ON = "goes on"
+    PAUSED = "paused"
+    """By somebody who is to say when it goes on: what would make it speak waits, however long that lasts."""
 
 
 class Link(Enum):
@@ -63,8 +72,8 @@ class Stage(Enum):
     """Its result is on its way to the provider."""
 
 
-UNFINISHED: Final = frozenset({Stage.WAITING, Stage.STANDS, Stage.RUNNING})
-UNSTARTED: Final = frozenset({Stage.WAITING, Stage.STANDS})
+UNFINISHED: Final = (Stage.WAITING, Stage.STANDS, Stage.RUNNING)
+UNSTARTED: Final = (Stage.WAITING, Stage.STANDS)
 
 NO_REPLY: Final = 0
 """The turn of calls that belong to no reply: those of a silent hold mode."""

@@ -1,8 +1,8 @@
 """When may the result of a tool call be sent: now, later, or never? The answer is given here, and in `release`.
 
-**The window** is open while the link is up, no reply is in flight or asked for, and the user has been quiet since the
-last reply ended. It is a state, never an event: a result that is ready while it is open goes at once; otherwise it is
-held until the window opens.
+**The window** is open while the link is up, no reply is in flight or asked for, the user has been quiet since the last
+reply ended, and nobody has paused the agent. It is a state, never an event: a result that is ready while it is open
+goes at once; otherwise it is held until the window opens.
 
 **A call belongs to a reply**: the one that is open when it arrives; if none is open, the next one that starts. (A call
 of a silent hold mode belongs to none.) The results of one reply are a *turn*, and go together, in call order; slower
@@ -20,6 +20,8 @@ siblings are waited for during a short grace.
 | the reply ends      | none; quiet, unless words since began   | grace for slower siblings; send                     |
 | it has been heard   |                                         | run what waited for that                            |
 | it was interrupted  | none; heard, where users speak          | discard the calls of this reply, of no other        |
+| the agent is paused |                                         | say nothing; results go on                          |
+| it goes on          |                                         | say what waited                                     |
 | grace expires       |                                         | send without the slower siblings                    |
 | an ask expires      | none, if nothing began                  | send; say again what nobody began to say            |
 | a hold expires      | none, quiet: the provider is stuck      | every grace is over; run no more what waits; send   |
@@ -44,6 +46,8 @@ from typing import Any, NamedTuple
 
 from .dialect import Delivery
 from .events import (
+    AgentPaused,
+    AgentResumed,
     AskExpired,
     CallConcluded,
     CallKey,
@@ -90,9 +94,10 @@ from .state import (
     Saying,
     Stage,
     User,
+    Work,
 )
 
-__all__ = ["Link", "Owed", "Reply", "Saying", "Stage", "TurnMachine", "User"]
+__all__ = ["Link", "Owed", "Reply", "Saying", "Stage", "TurnMachine", "User", "Work"]
 
 
 Outputs = list[TurnOutput]
@@ -136,10 +141,13 @@ class TurnMachine(NamedTuple):
     """Ids of calls settled before that. Seen again they are new calls, but in the first turn after a resume repeats."""
     resumed: bool = False
     sayings: tuple[Saying, ...] = ()
+    work: Work = Work.GOES_ON
 
     @property
     def window_open(self) -> bool:
         """May the agent be made to speak now, without talking over anybody?"""
+        if self.work is Work.PAUSED:
+            return False
         return self.link is Link.UP and self.reply is Reply.NONE and self.user is User.QUIET
 
     def handle(self, event: object) -> Decision:
@@ -165,7 +173,7 @@ class TurnMachine(NamedTuple):
         if self.reply is Reply.ASKED:
             timers.append(_ASK_EXPIRED)
         blocked = self.reply is Reply.SPEAKING or self.user is not User.QUIET
-        stuck = blocked and bool(self.sayings)
+        stuck = blocked and bool(self.sayings) and self.work is Work.GOES_ON
         for owed in self.owed:
             if owed.stage is Stage.WAITING or (blocked and owed.stage is Stage.READY):
                 stuck = True
@@ -275,6 +283,14 @@ def _reply_heard(m: TurnMachine, event: ReplyHeard) -> Decision:
     return (m._replace(owed=tuple(owed)), tuple(out)) if out else (m, ())
 
 
+def _agent_paused(m: TurnMachine, event: AgentPaused) -> Decision:
+    return (m, ()) if m.work is Work.PAUSED else (m._replace(work=Work.PAUSED), ())
+
+
+def _agent_resumed(m: TurnMachine, event: AgentResumed) -> Decision:
+    return (m, ()) if m.work is Work.GOES_ON else release(m._replace(work=Work.GOES_ON), [])
+
+
 # ------------------------------------------------------------------------------------------------ the rows: the user
 
 
@@ -337,6 +353,11 @@ def _tool_called(m: TurnMachine, event: ToolCalled) -> Decision:
 
 
 def _is_repeat(m: TurnMachine, call_id: str) -> bool:
+    """Has this very call been made before? Then nothing is said: it is owed an answer already, or has had it.
+
+    So too for a call whose answer the provider has confirmed, and which it announces again after a resume. Whether any
+    does is not documented; another answer would have the agent speak twice wherever the first one was kept.
+    """
     if m.delivery.unique_ids and call_id in m.past:
         return True
     if call_id in m.settled or (m.resumed and call_id in m.past):
@@ -400,6 +421,8 @@ def _filler_due(m: TurnMachine, event: FillerDue) -> Decision:
     o = m.find(event.key)
     if o is None or o.stage is not Stage.RUNNING or m.link is not Link.UP or m.reply is not Reply.NONE:
         return m, ()
+    if m.work is Work.PAUSED:
+        return m, ()
     # In a silent hold mode what the user says is owed no reply, so words heard do not stand in the way.
     if m.user is not User.QUIET and (o.deliver is not Deliver.BETWEEN_REPLIES or m.user is User.SPEAKING):
         return m, ()
@@ -431,7 +454,7 @@ def _hold_expired(m: TurnMachine, event: HoldExpired) -> Decision:
     m = _unask(m)._replace(user=User.QUIET, fresh=False)
     m = m._replace(graced=m.graced | in_grace(m))
     out: Outputs = []
-    return release(refuse(m, frozenset({Stage.WAITING}), _NO_END, out), out)
+    return release(refuse(m, (Stage.WAITING,), _NO_END, out), out)
 
 
 def _link_lost(m: TurnMachine, event: LinkLost) -> Decision:
@@ -484,6 +507,8 @@ _ROWS: dict[type, Callable[[TurnMachine, Any], Decision]] = {
     ReplyStarted: _reply_started,
     ReplyDone: _reply_done,
     ReplyHeard: _reply_heard,
+    AgentPaused: _agent_paused,
+    AgentResumed: _agent_resumed,
     SpeechStarted: _speech_started,
     SpeechStopped: _speech_stopped,
     Transcript: _transcript,

@@ -50,6 +50,7 @@ from bridge.core.events import (
     ToolSpec,
     Transcript,
 )
+from bridge.core.messages import written
 from bridge.errors import ConfigError
 
 from .schemas import PROFILES, shape
@@ -269,15 +270,14 @@ def _transcript(message: Message) -> Transcript | Malformed:
 
 
 def _tool_call(message: Message) -> ToolCalled | Malformed:
-    call_id, name = _text(message, "call_id"), _text(message, "name")
+    call_id = _text(message, "call_id")
     if not call_id:
         return Malformed("tool.call without a call_id", message=message)
-    if not name:
-        return Malformed("tool.call without a name", message=message)
     arguments = message.get("arguments")
     if arguments is None:
         arguments = message.get("args")  # its name until spring 2026
-    return ToolCalled(ToolCall(call_id, name, _json_text(arguments, absent="{}")), message=message)
+    # Nobody has a tool without a name, and so the call is answered: the provider waits for that.
+    return ToolCalled(ToolCall(call_id, _text(message, "name"), _json_text(arguments, absent="{}")), message=message)
 
 
 def _setup(message: Message) -> Setup:
@@ -336,12 +336,7 @@ def _json_text(value: object, *, absent: str) -> str:
             return absent
         case str():
             return value
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        # Nested too deeply to be written. Text that is not JSON is refused, and so answered, further on; a malformed
-        # call would never be.
-        return "<cannot be written as JSON>"
+    return written(value)
 
 
 # ------------------------------------------------------------------------------------------------ writing messages

@@ -25,8 +25,10 @@ from typing import Any, Final
 import orjson
 
 from bridge.core.dialect import Nullable, SchemaProfile
+from bridge.core.events import ToolSpec
+from bridge.errors import ConfigError
 
-__all__ = ["PROFILES", "shape"]
+__all__ = ["PROFILES", "declared", "shape"]
 
 Schema = dict[str, Any]
 
@@ -95,6 +97,19 @@ def shape(parameters: str | Mapping[str, Any], profile: SchemaProfile) -> tuple[
     shaper = _Shaper(profile)
     shaped = {"properties": {}, **shaper.schema(schema)}
     return shaped, tuple(dict.fromkeys(shaper.lost))
+
+
+def declared(spec: ToolSpec, profile: SchemaProfile) -> tuple[Any, dict[str, Any]]:
+    """The parameters of a tool as this provider takes them, and the tool's further fields.
+
+    What got lost is told where the tools are checked. Raises `ConfigError` for a tool whose JSON text is broken.
+    """
+    try:
+        parameters = orjson.loads(spec.parameters)
+        extra = {key: orjson.loads(text) for key, text in spec.extra}
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"tool {spec.name}: its definition holds broken JSON: {error}") from None
+    return shape(parameters, profile)[0] if isinstance(parameters, dict) else parameters, extra
 
 
 # ---------------------------------------------------------------------------------------------- rewriting one schema

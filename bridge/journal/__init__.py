@@ -12,6 +12,8 @@ A call passes through these states, and never goes back:
        │          ├────► DISCARDED
        └──────────┴────► ORPHANED ──► SENT
 
+One that somebody outside works on stays started, and waits, whatever becomes of the process that began it.
+
 A result that is owed is kept whole. Once it is sent or discarded, only what the setting allows stays.
 """
 
@@ -202,6 +204,12 @@ class Claimed:
     result: ToolResult | None = field(default=None, repr=False)
     """None without an outcome, and where the result is not kept any more."""
     outcome: str = ""
+    until: float | None = None
+    """By when its outcome has to come from outside, in seconds since 1970; None if its tool has not left it open."""
+
+    def waits(self, now: float) -> bool:
+        """Does somebody outside still work on it, whatever has become of its process?"""
+        return self.state is State.STARTED and self.until is not None and now < self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +285,15 @@ class Journal(Protocol):
         """Ask to run this call. `arguments` is JSON text; how it is spelled does not matter.
 
         `owner` names this process in this life. `instead_of` names an owner that is dead: what it has started and not
-        finished may be granted again, to one of those who ask. Raises `ValueError` if the two are the same.
+        finished may be granted again, to one of those who ask. Raises `ValueError` if the two are the same, and for a
+        call whose name is too long to be kept.
 
         After a `JournalError` the call must not be run: the claim may stand, and nobody will be granted it.
         """
+        ...
+
+    async def leave(self, call: CallId, until: float) -> None:
+        """The tool of a claimed call has left it open: its outcome comes from outside, by then (seconds since 1970)."""
         ...
 
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Concluded:

@@ -19,12 +19,16 @@ import orjson
 from ..core.events import AgentAudio, Fact, ToolResult
 from . import Begun, Foreign, Lost, Record
 
-__all__ = ["KINDS", "decode", "encode", "escaped", "result_from", "result_text", "unescaped"]
+__all__ = ["KINDS", "decode", "encode", "escaped", "indexed", "result_from", "result_text", "unescaped"]
 
 KINDS: Final[Mapping[str, type]] = MappingProxyType(
     {kind.__name__: kind for kind in (*get_args(Fact), Begun, Lost) if kind is not AgentAudio}
 )
 """Everything that can be written, by its name. A caller's voice cannot."""
+
+
+_LONGEST: Final = 2_000
+"""Characters of the names that stand in one row of an index; PostgreSQL takes about 2,700."""
 
 
 class _Misfit(ValueError):
@@ -175,6 +179,14 @@ def _loaded(text: bytes) -> Any:
 def escaped(name: str) -> str:
     """A name as every database takes it: printable ASCII as it is, anything else as in JSON."""
     return name if name.isascii() and name.isprintable() and "\\" not in name else json.dumps(name)[1:-1]
+
+
+def indexed(*names: str) -> tuple[str, ...]:
+    """Names, as `escaped`, that stand together in an index. Raises `ValueError` if they are too long for that."""
+    made = tuple(map(escaped, names))
+    if (length := sum(map(len, made))) > _LONGEST:
+        raise ValueError(f"the names of a session and its call have {length} characters, and {_LONGEST} can be kept")
+    return made
 
 
 def unescaped(name: str) -> str:

@@ -10,8 +10,9 @@ A row of the mailbox passes through these states, and never goes back:
       │         └─────► LATE
       └──► CLOSED, TAKEN or LATE without an answer from elsewhere
 
-Only what the journal does not know otherwise is announced as OPEN: a request for approval, and a parked call of a tool
-that reads. A call that was claimed needs no row before its answer. The first answer stands; the database decides that.
+Only what the journal does not know otherwise is OPEN to be answered: a request for approval, and a parked call of a
+tool that reads. A call that was claimed is answered by its claim: what is announced of it only shows that it waits, and
+goes when that is over. The first answer stands; the database decides that.
 
 Whether an owner lives is told by its lease, which is kept and judged by the database's clock alone.
 """
@@ -110,6 +111,8 @@ class Receipt:
     about: str = field(default="", repr=False)
     answer: str = field(default="", repr=False)
     """The one that stands; empty if there is none, or it is not kept any more."""
+    state: State | None = None
+    """How far the row has come; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +151,15 @@ class Mailbox(Protocol):
         ...
 
     async def announce(self, item: Open) -> None:
-        """Others may answer this from now on. A call that the journal knows by its claim gets no row: it needs none."""
+        """Others see this, and may answer it, from now on; a call that was claimed they may have answered before."""
         ...
 
     async def post(self, kind: Kind, name: str, answer: str) -> Receipt:
         """Leave an answer, JSON text, with whoever waits for it. Of several, the first stands."""
+        ...
+
+    async def over(self, kind: Kind, name: str) -> bool:
+        """Would an answer to this come too late? What nobody knows of may yet come to be."""
         ...
 
     async def take(self, owner: str) -> tuple[Letter, ...]:

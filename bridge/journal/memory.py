@@ -25,7 +25,7 @@ from . import (
     Unknown,
     Verdict,
 )
-from .encoding import encode
+from .encoding import encode, indexed
 from .payloads import Payloads
 from .stored import Bell, beyond, soon
 from .tables import Age
@@ -68,6 +68,8 @@ class MemoryJournal:
         self._refuse_if_closed()
         kept = [replace(entry, fact=self._payloads.kept(entry.fact)) for entry in entries]
         sizes = [len(encode(entry.fact)[1]) for entry in kept]
+        for entry in kept:
+            indexed(entry.session)
         for entry, size in zip(kept, sizes, strict=True):
             if entry.mark is not None:
                 if (entry.session, entry.mark) in self._marks:
@@ -85,6 +87,7 @@ class MemoryJournal:
         self._refuse_if_closed()
         if owner == instead_of:
             raise ValueError(f"{owner} cannot take over from itself: an owner is one process in one life")
+        indexed(call.session, call.call_id)
         digest = self._payloads.digest(arguments)
         row = self._claims.get(call)
         claimed = Claimed(call, tool, owner, self._clock(), State.STARTED, arguments)
@@ -97,9 +100,16 @@ class MemoryJournal:
         if known.outcome:
             return Finished(known.result, known.outcome, known.state)
         if known.owner == instead_of and known.state is State.STARTED:
-            self._claims[call] = _Row(claimed, digest)
+            self._claims[call] = _Row(replace(claimed, until=known.until), digest)
             return Granted()
         return Unknown(known.since, known.owner)
+
+    async def leave(self, call: CallId, until: float) -> None:
+        """See `Journal`."""
+        self._refuse_if_closed()
+        row = self._claims.get(call)
+        if row is not None and not row.claimed.outcome:
+            self._claims[call] = replace(row, claimed=replace(row.claimed, until=until))
 
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Concluded:
         """See `Journal`. Raises `ValueError` for an outcome without a name."""

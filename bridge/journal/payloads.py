@@ -24,6 +24,7 @@ from ..core.events import (
     ToolResults,
     Transcript,
 )
+from ..core.messages import decode
 from ..tools.redaction import masked
 from . import Record
 from .sealing import Seal
@@ -81,8 +82,8 @@ class Payloads:
     def digest(self, text: str) -> str:
         """The same for the same JSON value, however it is spelled; a text that is no JSON only equals itself."""
         try:
-            data = orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS)
-        except (orjson.JSONDecodeError, TypeError):
+            data = orjson.dumps(decode(text), option=orjson.OPT_SORT_KEYS)
+        except (ValueError, TypeError):  # JSON with larger integers, too, is only equal to itself
             data = text.encode(errors="surrogatepass")
         return self.seal.digest(data)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from . import CallId
-from .encoding import escaped, unescaped
+from .encoding import escaped, indexed, unescaped
 from .mailbox import Beat, Kind, Leases, Letter, Open, Posted, Receipt, State, calls_of
 from .payloads import Payloads
 from .stored import Database, Prepared
@@ -37,9 +37,13 @@ _OPEN = (
     f"state = 'open' AND (until IS NULL OR until > {_NOW}) AND EXISTS"
     f" (SELECT 1 FROM bridge_leases AS l WHERE l.owner = bridge_mail.owner AND l.until > {_NOW} - ?)"
 )
+_SHOWN: Final = "shown"
+"""The kind of a row that shows that a claimed call waits. It is never answered."""
 _ANNOUNCE = (
     "INSERT INTO bridge_mail (kind, name, session, owner, state, about, until, changed)"
-    f" SELECT ?, ?, ?, ?, 'open', ?, {_NOW} + CAST(? AS DOUBLE PRECISION), {_NOW}"
+    f" SELECT {{kind}}, ?, ?, ?, 'open', ?, {_NOW} + CAST(? AS DOUBLE PRECISION), {_NOW} WHERE {{waits}}"
+    " ON CONFLICT (kind, name) DO UPDATE SET owner = excluded.owner, about = excluded.about,"
+    f" changed = excluded.changed WHERE bridge_mail.kind = '{_SHOWN}'"
 )
 _ANSWER_OPEN = (
     f"UPDATE bridge_mail SET state = 'posted', answer = ?, digest = ?, changed = {_NOW} WHERE {_THIS} AND {_OPEN}"
@@ -54,6 +58,7 @@ _ANSWER_CLAIMED = (
 _NOTIFY = f"SELECT pg_notify('bridge_mail', owner) FROM bridge_mail WHERE {_THIS} AND state = 'posted'"
 _FIND = f"SELECT state, digest, about, answer, {_OPEN} FROM bridge_mail WHERE {_THIS}"
 _STARTED = f"{_CLAIM} AND state = 'started' AND outcome IS NULL"
+_ENDED = f"EXISTS (SELECT 1 FROM bridge_mail WHERE {_THIS} AND NOT ({_OPEN}))"
 _TAKE = (
     "SELECT kind, name, answer FROM bridge_mail WHERE owner = ? AND state = 'posted'"
     f" ORDER BY changed, name LIMIT {_AT_ONCE}"
@@ -62,7 +67,8 @@ _CLOSE = (
     f"UPDATE bridge_mail SET state = ?, about = ?, answer = ?, changed = {_NOW} WHERE {_THIS} AND owner = ?"
     " AND (state = 'open' OR (state = 'posted' AND ? <> 'closed'))"
 )
-_WAITING = f"SELECT name, session, owner, about, until - {_NOW} FROM bridge_mail WHERE kind = ? AND {_OPEN}"
+_UNSHOW = f"DELETE FROM bridge_mail WHERE kind = '{_SHOWN}' AND name = ? AND owner = ?"
+_WAITING = f"SELECT name, session, owner, about, until - {_NOW} FROM bridge_mail WHERE kind IN (?, ?) AND {_OPEN}"
 _RENEW = f"UPDATE bridge_leases SET until = {_NOW} + ?, attended = ? WHERE owner = ? AND until > {_NOW}"
 _BEGIN_AGAIN = (
     f"INSERT INTO bridge_leases (owner, until, attended) VALUES (?, {_NOW} + ?, ?)"
@@ -139,10 +145,13 @@ class SharedMailbox:
     async def announce(self, item: Open) -> None:
         """See `Mailbox`."""
         calls = calls_of(item.name) if item.kind is Kind.CALL else ()
-        unknown = f" WHERE NOT ({' OR '.join(f'EXISTS ({_CLAIM})' for _ in calls)})" if calls else ""
-        row = (item.kind.value, escaped(item.name), escaped(item.session), escaped(item.owner))
-        values = (*row, self._sealed(item.kind, item.name, item.about), item.seconds, *_keys(calls))
-        await self._write(Write(lambda: [(f"{_ANNOUNCE}{unknown} ON CONFLICT DO NOTHING", values)], _nothing))
+        claimed, started = _any(_CLAIM, calls), _any(_STARTED, calls)
+        kind = f"CASE WHEN {claimed} THEN '{_SHOWN}' ELSE '{item.kind.value}' END"
+        announce = _ANNOUNCE.format(kind=kind, waits=f"{started} OR NOT ({claimed})")
+        row = (*indexed(item.name), *indexed(item.session), escaped(item.owner))
+        keys, about = _keys(calls), self._sealed(item.kind, item.name, item.about)
+        values = (*keys, *row, about, item.seconds, *keys, *keys)
+        await self._write(Write(lambda: [(announce, values)], _nothing))
 
     async def post(self, kind: Kind, name: str, answer: str) -> Receipt:
         """See `Mailbox`."""
@@ -179,7 +188,15 @@ class SharedMailbox:
             posted = Posted.REPEATED if same else Posted.CONFLICT
         else:
             posted = Posted.OVER
-        return Receipt(posted, self._unsealed(kind, name, about), self._unsealed(kind, name, answer))
+        return Receipt(posted, self._unsealed(kind, name, about), self._unsealed(kind, name, answer), State(state))
+
+    async def over(self, kind: Kind, name: str) -> bool:
+        """See `Mailbox`."""
+        calls = calls_of(name) if kind is Kind.CALL else ()
+        asked = f"SELECT {_ENDED} OR (({_any(_CLAIM, calls)}) AND NOT ({_any(_STARTED, calls)}))"
+        keys = _keys(calls)
+        ((over,),) = await self._read((asked, (kind.value, escaped(name), self.lease, *keys, *keys)))
+        return bool(over)
 
     async def take(self, owner: str) -> tuple[Letter, ...]:
         """See `Mailbox`."""
@@ -192,12 +209,16 @@ class SharedMailbox:
     async def close(self, item: Open, state: State, answer: str = "") -> None:
         """See `Mailbox`."""
         kept = [self._sealed(item.kind, item.name, text) if text else None for text in (item.about, answer)]
-        values = (state.value, *kept, item.kind.value, escaped(item.name), escaped(item.owner), state.value)
-        await self._write(Write(lambda: [(_CLOSE, values)], _nothing))
+        name, owner = escaped(item.name), escaped(item.owner)
+        work: list[Statement] = [(_CLOSE, (state.value, *kept, item.kind.value, name, owner, state.value))]
+        if item.kind is Kind.CALL:
+            work.append((_UNSHOW, (name, owner)))
+        await self._write(Write(lambda: work, _nothing))
 
     async def waiting(self, kind: Kind) -> tuple[Open, ...]:
         """See `Mailbox`."""
-        rows = await self._read((f"{_WAITING} ORDER BY changed, name", (kind.value, 0.0)))
+        kinds = (kind.value, _SHOWN if kind is Kind.CALL else kind.value)
+        rows = await self._read((f"{_WAITING} ORDER BY changed, name", (*kinds, 0.0)))
         return tuple(
             [
                 Open(
@@ -277,6 +298,11 @@ class SharedMailbox:
 
 def _nothing(changed: Sequence[int], fetch: Fetch) -> None:
     """There is nothing to tell."""
+
+
+def _any(claim: str, calls: Sequence[CallId]) -> str:
+    """Is there such a claim of any of these calls? For `_keys`."""
+    return " OR ".join(f"EXISTS ({claim})" for _ in calls) or "FALSE"
 
 
 def _keys(calls: Sequence[CallId]) -> tuple[Any, ...]:

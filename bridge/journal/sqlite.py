@@ -257,6 +257,11 @@ class _Connection:
         if writing:
             connection.execute(META_SCHEMA)
         news = greeting(dict(connection.execute(META).fetchall()), self._payloads.seal, str(self._path))
+        if news and not writing:
+            raise JournalError(
+                f"the journal {self._path} is of an earlier version, and was opened for reading only; "
+                "start what writes it once, or run 'journal recover', which brings it up to date"
+            )
         tables = [(each, ()) for each in SCHEMA.format(**_TYPES).split(";")]
         for statement in (*tables, *news) if writing else ():
             connection.execute(*statement)

@@ -142,6 +142,10 @@ class StoredJournal:
         claim: Claim = await self._done(self._tables.claim(call, tool, arguments, owner, self._clock(), instead_of))
         return claim
 
+    async def leave(self, call: CallId, until: float) -> None:
+        """See `Journal`."""
+        await self._done(self._tables.leave(call, until))
+
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Concluded:
         """See `Journal`. Raises `ValueError` for an outcome without a name."""
         if not outcome:

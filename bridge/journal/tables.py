@@ -28,7 +28,7 @@ from . import (
     Unknown,
     Verdict,
 )
-from .encoding import decode, encode, escaped, result_from, result_text, unescaped
+from .encoding import decode, encode, escaped, indexed, result_from, result_text, unescaped
 from .payloads import Payloads
 from .sealing import Seal
 
@@ -53,7 +53,7 @@ Rows = Sequence[tuple[Any, ...]]
 Fetch = Callable[[str, tuple[Any, ...]], Rows]
 """Runs a statement and returns its rows."""
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 TABLES: Final = ("bridge_entries", "bridge_sessions", "bridge_claims", "bridge_mail")
 
 META_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS bridge_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
@@ -89,6 +89,7 @@ CREATE TABLE IF NOT EXISTS bridge_claims (
     result {bytes},
     result_digest TEXT,
     stays SMALLINT NOT NULL DEFAULT 0,
+    until DOUBLE PRECISION,
     PRIMARY KEY (session, epoch, call_id)
 );
 CREATE INDEX IF NOT EXISTS bridge_claims_unfinished ON bridge_claims (owner) WHERE state IN ('started', 'owed');
@@ -112,6 +113,11 @@ CREATE INDEX IF NOT EXISTS bridge_mail_changed ON bridge_mail (changed);
 
 META: Final = "SELECT name, value FROM bridge_meta"
 _SET_META: Final = "INSERT INTO bridge_meta (name, value) VALUES (?, ?)"
+_GROW: Final = (
+    "ALTER TABLE bridge_claims ADD COLUMN until DOUBLE PRECISION",
+    "UPDATE bridge_meta SET value = '2' WHERE name = 'schema'",
+)
+"""From version 1, which did not know that a call waits for somebody outside."""
 _CHECK: Final = (
     "INSERT INTO bridge_meta (name, value) VALUES ('checked', ?)"
     " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -137,6 +143,7 @@ _TAKE_OVER = (
     f"UPDATE bridge_claims SET owner = ?, since = ? WHERE {_THIS_CALL}"
     " AND owner = ? AND tool = ? AND digest = ? AND state = 'started' AND outcome IS NULL"
 )
+_LEAVE = f"UPDATE bridge_claims SET until = ? WHERE {_THIS_CALL} AND outcome IS NULL"
 _CONCLUDE = (
     "UPDATE bridge_claims SET outcome = ?, result_digest = ?, stays = ?, arguments = NULL,"
     " result = CASE WHEN state IN ('started', 'orphaned') OR ? = 1 THEN ? END,"
@@ -148,12 +155,12 @@ _SETTLE = (
     " result = CASE WHEN stays = 1 OR ? = 'orphaned' THEN result END"
     f" WHERE {_THIS_CALL} AND state NOT IN ('sent', 'discarded') AND (outcome IS NOT NULL OR ? <> 'sent')"
 )
-_CLAIMED = "session, epoch, call_id, tool, owner, since, state, arguments, result, outcome"
+_CLAIMED = "session, epoch, call_id, tool, owner, since, state, arguments, result, outcome, until"
 _ONE_CLAIM = f"SELECT {_CLAIMED}, digest, result_digest FROM bridge_claims WHERE {_THIS_CALL}"
 
 
 def greeting(known: Mapping[str, str], seal: Seal, where: str) -> list[Statement]:
-    """What a new journal is to be told about itself; nothing for one that is known.
+    """What a new journal is to be told about itself, or one of an earlier version, after `SCHEMA`; else nothing.
 
     Raises `JournalError` for a journal of a later version, `ConfigError` for one that has another key.
     """
@@ -167,7 +174,7 @@ def greeting(known: Mapping[str, str], seal: Seal, where: str) -> list[Statement
     if known["key"] != seal.check:
         theirs = "another key" if known["key"] and seal.closed else "a key" if known["key"] else "no key"
         raise ConfigError(f"the journal {where} was begun with {theirs}; use the same, or another journal")
-    return []
+    return [(sql, ()) for sql in _GROW] if int(known["schema"]) < _SCHEMA_VERSION else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ class Tables:
         seen: dict[str, tuple[float, float, int]] = {}
         for entry in entries:
             kind, body = encode(self._payloads.kept(entry.fact))
-            session, kind = escaped(entry.session), escaped(kind)
+            (session,), kind = indexed(entry.session), escaped(kind)
             body = self._seal.seal(body, f"{session} {kind}")
             statements.append((_ADD, (entry.at, session, entry.mark, entry.part.value, kind, body)))
             began, latest, size = seen.get(session, (entry.at, entry.at, 0))
@@ -238,13 +245,16 @@ class Tables:
             if not rows:
                 raise JournalError("the claim was erased while it was asked for")
             claimed = self.claimed(rows[0])
-            if (claimed.tool, rows[0][10]) != (unescaped(tool), digest):
+            if (claimed.tool, rows[0][11]) != (unescaped(tool), digest):
                 return Conflict(claimed.tool)
             if claimed.outcome:
                 return Finished(claimed.result, claimed.outcome, claimed.state)
             return Unknown(claimed.since, claimed.owner)
 
         return Write(statements, meaning)
+
+    def leave(self, call: CallId, until: float) -> Write[None]:
+        return Write(lambda: [(_LEAVE, (until, *_key(call)))], lambda changed, fetch: None)
 
     def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Write[Concluded]:
         digest = self._payloads.digest_of(result)
@@ -261,7 +271,7 @@ class Tables:
             if not rows:
                 return Concluded(Verdict.UNCLAIMED)
             claimed = self.claimed(rows[0])
-            verdict = Verdict.REPEATED if rows[0][11] == digest else Verdict.CONFLICT
+            verdict = Verdict.REPEATED if rows[0][12] == digest else Verdict.CONFLICT
             return Concluded(verdict, claimed.result, claimed.outcome)
 
         return Write(statements, meaning)
@@ -308,7 +318,7 @@ class Tables:
         return f"SELECT {_CLAIMED} FROM bridge_claims WHERE {' AND '.join(where)} {order}", tuple(values)
 
     def claimed(self, row: Sequence[Any]) -> Claimed:
-        session, epoch, call_id, tool, owner, since, state, arguments, result, outcome, *_ = row
+        session, epoch, call_id, tool, owner, since, state, arguments, result, outcome, until, *_ = row
         call = CallId(unescaped(session), epoch, unescaped(call_id))
         asked, answer = (None if s is None else self._seal.unseal(bytes(s), _about(call)) for s in (arguments, result))
         return Claimed(
@@ -320,6 +330,7 @@ class Tables:
             None if asked is None else asked.decode(errors="surrogatepass"),
             None if answer is None else result_from(answer),
             outcome or "",
+            until,
         )
 
     def page(self, session: str | None, after: int, limit: int) -> Statement:
@@ -361,7 +372,8 @@ class Tables:
 
 
 def _key(call: CallId) -> tuple[str, int, str]:
-    return escaped(call.session), call.epoch, escaped(call.call_id)
+    session, call_id = indexed(call.session, call.call_id)
+    return session, call.epoch, call_id
 
 
 def _about(call: CallId) -> str:

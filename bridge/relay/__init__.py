@@ -1,8 +1,9 @@
 """The sidecar's data path: a transparent proxy between an application and its provider, with tools in between."""
 
-from .pipe import OnLoss, OnProviderLoss, Pings
-from .server import Counters, Limits, Listen, Relay, Route, SessionSnapshot, Traffic, Upstream
+from .figures import Counters, SessionSnapshot, Traffic
+from .server import Relay
 from .session import RelaySession
+from .settings import Limits, Listen, OnLoss, OnProviderLoss, Pings, Route, Upstream
 
 __all__ = [
     "Counters",

@@ -43,7 +43,7 @@ def admit(request: Request, peer: Any, listen: Listen, targets: Sequence[Target]
     path, _, query = request.path.partition("?")
     target = next((each for each in targets if _under(path, each.route.prefix)), None)
     if target is None:
-        raise Refusal(404, "no route has this path")
+        raise Refusal(404, "no route has this path", "correct the application's URL, or add a route")
     path = _carried_path(path, target)
     if target.route.upstream.api_key:
         _check_token(target.route.upstream.tokens, request.headers, query, peer)
@@ -86,12 +86,18 @@ def _check_token(tokens: tuple[str, ...], headers: Headers, query: str, peer: An
         if peer and not _is_loopback(str(peer[0])):
             raise Refusal(401, "only applications on the same machine are let in", "set tokens to let others in")
         return
-    shown = [value.removeprefix("Bearer ") for value in headers.get_all("Authorization")]
+    shown = [_credential(value) for value in headers.get_all("Authorization")]
     shown += [unquote_plus(part.partition("=")[2]) for part in query.split("&") if parameter(part) == TOKEN]
     # All are compared, each in constant time, so that the time it takes tells nothing.
     matches = [hmac.compare_digest(one.encode(), token.encode()) for one in shown for token in tokens]
     if not any(matches):
         raise Refusal(401, "the token was not accepted", "send one of the tokens as `Authorization: Bearer ...`")
+
+
+def _credential(authorization: str) -> str:
+    """The token in a header that may name its scheme, as RFC 9110 wants it, or not, as the provider takes it, too."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else authorization
 
 
 def _carried_path(path: str, target: Target) -> str:

@@ -32,6 +32,10 @@ TOKEN: Final = "token"
 _UNHEARD: Final = logging.Logger("unheard", logging.CRITICAL)
 """There is one line per refusal, and it is ours."""
 _END: Final = b"\r\n\r\n"
+_TLS: Final = b"\x16\x03"
+"""How a TLS handshake begins (RFC 8446, section 5.1); no HTTP message does."""
+_REMEDY: Final = "connect with a WebSocket client"
+_SHORTER: Final = "have the application send less in its handshake"
 _EARLY: Final = 64 * 1024
 """Bytes that a peer may send ahead of the end of the handshake before it is made to wait."""
 _HOP_BY_HOP: Final = frozenset(
@@ -73,26 +77,28 @@ class Refusal(Exception):
 class Opening(asyncio.Protocol):
     """A connection until it speaks WebSocket. It keeps what comes: one head, and whatever follows it.
 
-    `lost` is told when the connection ends meanwhile.
+    `made` is told when there is a connection, which with TLS is not before its handshake.
     """
 
-    def __init__(self, max_head: int, lost: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, max_head: int, made: Callable[[Opening], object] = lambda opening: None) -> None:
         self.transport: asyncio.Transport
+        self.lost: Callable[[], object] = lambda: None
+        """Told when the connection ends before it is handed over."""
         self.early = b""
         """What has come after the head."""
         self._max_head = max_head
         self._buffer = bytearray()
         self._head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._lost = lost
+        self._made = made
 
     @property
     def is_open(self) -> bool:
-        """Can something be said to the peer? Not before the loop has made the connection, nor once it closes."""
-        transport: asyncio.Transport | None = getattr(self, "transport", None)
-        return transport is not None and not transport.is_closing()
+        """Can something be said to the peer?"""
+        return not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._made(self)
 
     def data_received(self, data: bytes) -> None:
         if self._head.done():
@@ -103,8 +109,11 @@ class Opening(asyncio.Protocol):
         searched = max(0, len(self._buffer) - len(_END) + 1)
         self._buffer += data
         end = self._buffer.find(_END, searched)
-        if (len(self._buffer) if end < 0 else end) > self._max_head:
-            self._fail(Refusal(431, f"the head of the handshake is longer than {self._max_head} bytes"))
+        if self._buffer.startswith(_TLS):
+            self._fail(Refusal(400, "this is TLS, which is not spoken here", "use ws://, or set certificate and key"))
+        elif (len(self._buffer) if end < 0 else end) > self._max_head:
+            said = f"the head of the handshake is longer than {self._max_head} bytes"
+            self._fail(Refusal(431, said, "raise max_head if it has to be"))
         elif end >= 0:
             head = bytes(self._buffer[: end + len(_END)])
             self.early = bytes(self._buffer[len(head) :])
@@ -113,7 +122,7 @@ class Opening(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(ConnectionResetError("the connection ended during the handshake"))
-        self._lost()
+        self.lost()
 
     async def head(self) -> bytes:
         """The head, up to its blank line. Raises `Refusal` if it is too long, `ConnectionError` if none comes."""
@@ -154,16 +163,27 @@ def read_request(head: bytes) -> tuple[Request, Response]:
     if not events:
         written = b"".join(protocol.data_to_send())
         # What is too long has been answered already, with 414 or 431; what is no request has not.
-        raise Refusal(int(written.split(b" ", 2)[1]) if written else 400, "this is no valid WebSocket handshake")
+        raise _unreadable(int(written.split(b" ", 2)[1]) if written else 400)
     request = cast(Request, events[0])
     response = protocol.accept(request)
     if response.status_code != 101:
-        refusal = Refusal(response.status_code, "this is an address for WebSocket clients: the handshake is not valid")
+        said = "this is an address for WebSocket clients: the handshake is not valid"
+        refusal = Refusal(response.status_code, said, _REMEDY)
         for name in ("Upgrade", "Allow"):
             if name in response.headers:
                 refusal.headers[name] = response.headers[name]
         raise refusal
     return request, response
+
+
+def _unreadable(status: int) -> Refusal:
+    match status:
+        case 414:
+            return Refusal(status, "the request line is too long", _SHORTER)
+        case 431:
+            return Refusal(status, "the headers are too many, or one is too long", _SHORTER)
+        case _:
+            return Refusal(status, "this is no valid WebSocket handshake", _REMEDY)
 
 
 def accept(response: Response, subprotocol: str | None) -> bytes:

@@ -21,7 +21,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, NamedTuple
 
 from ..core.events import ReadingPaused, ReadingResumed
@@ -32,41 +31,15 @@ from .handshake import Opening
 from .leg import WRITABLE, BufferedLeg, Closing, Leg, LegOwner, Side
 from .lifeline import Lifeline, WayBack
 from .session import RelaySession
+from .settings import OnLoss, Pings
 
-__all__ = ["OnLoss", "OnProviderLoss", "Pings", "Pipe", "PipeSettings"]
+__all__ = ["Pipe", "PipeSettings"]
 
 _OURS: Final = os.urandom(8)
 """How the payload of our own pings begins: their pongs are not for the other side."""
 _NO_CODE: Final = 1005
 _DROPPED: Final = 1006
 """Close codes that stand for a close without one, and for an end without a close (RFC 6455, section 7.4.1)."""
-
-
-class OnLoss(Enum):
-    """What becomes of the provider's session when the application vanishes."""
-
-    END = "end"
-    """It is ended."""
-    KEEP = "keep"
-    """It is left to be resumed, for as long as the provider and we allow."""
-
-
-class OnProviderLoss(Enum):
-    """What becomes of the application when the connection to the provider is lost."""
-
-    CLOSE = "close"
-    """It loses its own, too, and sees to it that it comes back."""
-    RESUME = "resume"
-    """It keeps its own, and the session is resumed over another connection to the provider."""
-
-
-class Pings(Enum):
-    """What becomes of pings."""
-
-    PASS = "pass"
-    """They go from end to end, and so do the pongs."""
-    ANSWER = "answer"
-    """They are answered here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@
         ...
         left = await relay.drain(30)
 
-A connection is admitted (Origin, Host, route, token, room), its provider is dialled, and only then is it answered.
-After that it is two sockets and a `Pipe`. A task exists for a call while its handshakes last, and none afterwards.
+What the door lets in is two sockets and a `Pipe`, without a task.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from websockets.http11 import Request, Response
-
 from ..catalogue import Catalogue
 from ..errors import ConfigError
 from ..journal import Journal
@@ -38,17 +35,17 @@ from ..runner.parking import Completion
 from ..runner.runner import Finished, Runner
 from ..tools.source import Source
 from ..tools.tool import CallContext, Tool
-from .admission import admit, correlation, metadata, refuse_open_door
+from .admission import correlation, metadata, refuse_open_door
+from .door import Door, Guest
 from .figures import Counters, SessionSnapshot, Traffic
-from .handshake import Opening, Refusal, accept, read_request
 from .lifeline import Outcome, WayBack
-from .pipe import OnProviderLoss, Pipe
+from .pipe import Pipe
 from .session import Observer, RelaySession
-from .settings import Limits, Listen, Route, Upstream
+from .settings import Limits, Listen, OnProviderLoss, Route
 from .tool_thread import FarCalls, ToolThread
-from .upstream import Target, dial, redial, target_of
+from .upstream import Target, redial, target_of
 
-__all__ = ["Counters", "Limits", "Listen", "Relay", "Route", "SessionSnapshot", "Traffic", "Upstream"]
+__all__ = ["Beside", "Relay"]
 
 logger = logging.getLogger("bridge.relay")
 
@@ -119,23 +116,22 @@ class Relay:
         self._lag = lag
         self._routes = tuple(routes)
         self._catalogue = Catalogue(tools, sources, changed=self._tools_changed)
-        self._targets = self._aimed(self._routes, self._catalogue.tools)
+        self._door = Door(self._limits, lambda: self._closed_to_new, self._begin)
+        self._door.targets = self._aimed(self._routes, self._catalogue.tools)
         self._tools = ToolThread(_runner(self._limits, journal, owner))
         durable = self._tools.runner.durable
         self._observers: tuple[Observer, ...] = (*observers, *(() if durable is None else (durable,)))
         self.beside: Beside | None = None
         """What else is going on in this process."""
-        self._listen = Listen()
         self._servers: list[asyncio.Server] = []
         self._state = _State.SERVING
-        self._openings: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
-        self._admitted = 0
         self._calls: dict[Pipe, _Call] = {}
         self._kept: dict[str, tuple[RelaySession, asyncio.TimerHandle]] = {}
+        self._left = 0
+        """Sessions that a drain had to end; of several at once all say so."""
         self._past = (Traffic(), Traffic())
         self._sessions = self._without_setup = self._resumes = 0
-        self._refused: Counter[int] = Counter()
         self._lost: Counter[str] = Counter()
         self._dropped = 0
 
@@ -143,14 +139,13 @@ class Relay:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._dials = asyncio.Semaphore(self._limits.max_dials)
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
         with ExitStack() as stack:
             stack.enter_context(self._tools)
             await self._tools.do(self._catalogue.__aenter__())
-            self._targets = self._aimed(self._routes, self._catalogue.tools)
+            self._door.targets = self._aimed(self._routes, self._catalogue.tools)
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(_SWITCH_INTERVAL)
             if not gc.get_freeze_count():  # what somebody else has frozen stays so
@@ -168,14 +163,13 @@ class Relay:
 
     async def start(self, listen: Listen) -> None:
         """Listen. Raises `ConfigError` if that is impossible or unsafe."""
-        refuse_open_door(listen, self._targets)
-        self._listen = listen
+        refuse_open_door(listen, self._door.targets)
+        self._door.listen = listen
         try:
             server = await self._loop.create_server(
-                self._connected,
+                self._door.knock,
                 listen.host,
                 listen.port,
-                ssl=listen.tls,
                 backlog=1,
                 reuse_port=listen.reuse_port or None,
             )
@@ -212,17 +206,14 @@ class Relay:
     async def _drain(self, seconds: float) -> int:
         self._state = _State.DRAINING
         await self._emptied_within(seconds)
-        left = len(self._calls)
+        self._left = max(self._left, len(self._calls))
         await self._stop_all()
-        return left
+        return self._left
 
     async def _stop_all(self) -> None:
         """End whatever is open: results that are owed are sent, providers are told; all within bounds."""
         self._state = _State.DRAINING
-        for opening in list(self._openings):
-            opening.cancel()
-        if self._openings:
-            await asyncio.wait(self._openings)
+        await self._door.clear()
         for call in list(self._calls.values()):
             call.pipe.session.end_soon("the relay stops")
             if call.pipe.session.ended:
@@ -234,6 +225,7 @@ class Relay:
         for session_id in list(self._kept):
             self._forget(session_id)
         self.stop_listening()
+        await self._door.shut()
         await self._emptied_within(1.0)
         while self._closings:
             await asyncio.wait(self._closings)
@@ -260,7 +252,7 @@ class Relay:
             return "not listening"
         if self._state is _State.DRAINING:
             return "draining"
-        if self._admitted >= self._limits.max_sessions:
+        if self._door.inside >= self._limits.max_sessions:
             return "full"
         return self._catalogue.reason
 
@@ -278,7 +270,7 @@ class Relay:
         for pipe in list(self._calls):
             up += Traffic.of(pipe.application.walker)
             down += pipe.from_provider
-        sessions, refused, lost = self._sessions, dict(self._refused), dict(self._lost)
+        sessions, refused, lost = self._sessions, dict(self._door.refused), dict(self._lost)
         return Counters(up, down, sessions, refused, self._without_setup, self._resumes, lost, self._dropped)
 
     @property
@@ -341,7 +333,7 @@ class Relay:
         impossible.
         """
         written = {} if tools is None else tools
-        refuse_open_door(self._listen, self._aimed(routes, written))
+        refuse_open_door(self._door.listen, self._aimed(routes, written))
         before, self._routes = self._routes, tuple(routes)
         try:
             await self._tools.do(self._catalogue.replace(written, sources))
@@ -361,11 +353,11 @@ class Relay:
 
     def _take_tools(self, tools: Mapping[str, Tool]) -> None:
         try:
-            self._targets = self._aimed(self._routes, tools)
+            self._door.targets = self._aimed(self._routes, tools)
         except ConfigError as error:
             logger.warning("the tools have changed, but sessions keep those from before: %s", error)
             return
-        settings = {target.route.prefix: target.session for target in self._targets}
+        settings = {target.route.prefix: target.session for target in self._door.targets}
         sessions = [*(call.pipe.session for call in self._calls.values()), *(kept for kept, _ in self._kept.values())]
         for session in sessions:
             if session.route in settings:
@@ -374,65 +366,15 @@ class Relay:
             self.beside.offer()
         logger.info("sessions have %d tools from now on", len(tools))
 
-    # ------------------------------------------------------------------------------------------- a connection
-
-    def _connected(self) -> Opening:
-        opening = Opening(self._limits.max_head, lambda: task.cancel())
-        task = self._loop.create_task(self._open(opening))
-        self._openings.add(task)
-        task.add_done_callback(self._openings.discard)
-        return opening
-
-    async def _open(self, opening: Opening) -> None:
-        """From a connection to a session, or to a refusal."""
-        admitted = 0
-        try:
-            request, response = await self._read(opening)
-            target, path = self._admit(opening, request)
-            admitted = 1
-            self._admitted += 1
-            provider, subprotocol = await dial(target, path, request, self._limits, self._dials)
-            opening.transport.write(accept(response, subprotocol))
-            self._begin(target, opening, provider, request, self._way_back(target, path, request))
-            admitted = 0
-        except Refusal as refusal:
-            self._refused[refusal.status.value] += 1
-            peer = opening.transport.get_extra_info("peername")
-            remedy = f"; {refusal.remedy}" if refusal.remedy else ""
-            logger.warning("refused %s: %d, %s%s", _shown(peer), refusal.status, refusal.reason, remedy)
-            opening.refuse(refusal)
-        except ConnectionError:
-            pass  # it went away
-        except asyncio.CancelledError:
-            if opening.is_open:
-                opening.refuse(Refusal(503, "no session now: draining"))
-            raise
-        finally:
-            self._admitted -= admitted
-
-    async def _read(self, opening: Opening) -> tuple[Request, Response]:
-        try:
-            async with asyncio.timeout(self._limits.handshake_timeout):
-                return read_request(await opening.head())
-        except TimeoutError:
-            raise Refusal(408, "the request did not come in time") from None
-
-    def _admit(self, opening: Opening, request: Request) -> tuple[Target, str]:
-        peer = opening.transport.get_extra_info("peername")
-        target, path = admit(request, peer, self._listen, self._targets)
-        if reason := self._closed_to_new:
-            raise Refusal(503, f"no session now: {reason}", "raise max_sessions, or add a worker, if it is full")
-        return target, path
-
     # ------------------------------------------------------------------------------------------- a session
 
-    def _way_back(self, target: Target, path: str, request: Request) -> WayBack | None:
-        """To the provider of this request, if it is to be looked for: its credentials are kept for nothing else."""
-        if target.route.upstream.on_provider_loss is OnProviderLoss.CLOSE:
+    def _way_back(self, guest: Guest) -> WayBack | None:
+        """To the provider of this guest, if it is to be looked for: its credentials are kept for nothing else."""
+        if guest.target.route.upstream.on_provider_loss is OnProviderLoss.CLOSE:
             return None
         limits = self._limits
         return WayBack(
-            partial(redial, target, path, request, limits, self._dials),
+            partial(redial, guest.target, guest.path, guest.request, limits, self._door.dials),
             limits.resume_timeout,
             limits.dial_timeout,
             limits.stall_timeout,
@@ -443,30 +385,28 @@ class Relay:
         self._lost[outcome.value] += 1
         self._dropped += dropped
 
-    def _begin(
-        self, target: Target, application: Opening, provider: Opening, request: Request, way_back: WayBack | None
-    ) -> None:
-        calls = self._tools.session(self._limits.max_concurrent_tools_per_session, self._finished)
+    def _begin(self, guest: Guest) -> None:
+        target, request, listen = guest.target, guest.request, self._door.listen
         session = RelaySession(
             target.session,
-            calls,
+            self.calls(),
             self._observers,
             route=target.route.prefix,
-            correlation=correlation(request, self._listen),
-            metadata=metadata(request, self._listen),
+            correlation=correlation(request, listen),
+            metadata=metadata(request, listen),
             resumed=self._resumed,
         )
-        pipe = Pipe(session, target.pipe, self._closed, way_back)
+        pipe = Pipe(session, target.pipe, self._closed, self._way_back(guest))
         self._calls[pipe] = _Call(pipe, target, self._loop.time())
         self._sessions += 1
         self._emptied.clear()
         route = target.route.prefix or "/"
         logger.info("session %s started: dialect %s, route %s", session.name, session.dialect, route)
-        pipe.start(application, provider)
+        pipe.start(guest.application, guest.provider)
 
     def _closed(self, pipe: Pipe) -> None:
         self._calls.pop(pipe)
-        self._admitted -= 1
+        self._door.left()
         up, down = self._past
         self._past = up + Traffic.of(pipe.application.walker), down + pipe.from_provider
         self._soon(pipe.aclose())
@@ -532,10 +472,6 @@ def _runner(limits: Limits, journal: Journal | None, owner: str | None) -> Runne
         journal=journal,
         owner=owner,
     )
-
-
-def _shown(peer: Any) -> str:
-    return f"{peer[0]}:{peer[1]}" if peer else "a connection"
 
 
 def _snapshot(call: _Call, now: float) -> SessionSnapshot:

@@ -18,6 +18,7 @@ import orjson
 from ..core.conversation import Conversation, Step
 from ..core.dialect import Delivery, Dialect
 from ..core.events import (
+    AgentAudio,
     CallKey,
     ClientEvent,
     Discard,
@@ -32,7 +33,9 @@ from ..core.events import (
     Malformed,
     ProviderEnded,
     ProviderFailed,
+    ReplyDone,
     ReplyRequest,
+    ReplyStarted,
     Resume,
     Run,
     Send,
@@ -66,7 +69,8 @@ __all__ = ["RelaySession", "SessionSettings"]
 
 logger = logging.getLogger("bridge.relay")
 
-_MALFORMED_LOGGED = 10
+_COMPLAINTS_LOGGED = 10
+_TEXT_LOGGED = 200
 
 Observer = Callable[[Observed, Step], None]
 """Sees every step of every session as it happens, of attached ones too; must not block."""
@@ -98,12 +102,12 @@ class RelaySession:
     __slots__ = (
         "__weakref__",
         "_clock",
+        "_complaints",
         "_conversation",
         "_delivery",
         "_ending",
         "_final",
         "_loop",
-        "_malformed",
         "_observers",
         "_opened",
         "_reason",
@@ -166,7 +170,7 @@ class RelaySession:
         self._running = Running(calls, self._host(), settings.tools)
         self._opened = self._loop.time()
         self._setup = _Setup.AWAITED
-        self._malformed = 0
+        self._complaints = 0
         self._ending: asyncio.TimerHandle | None = None
         self._reason = ""
         self._final = ""
@@ -197,6 +201,7 @@ class RelaySession:
             return
         self._perform(self._conversation.end(reason))
         self._clock.stop()
+        self.voice.await_next(None)
         if self._ending is not None:
             self._ending.cancel()
         logger.info("session %s ended: %s", self.name, reason)
@@ -293,7 +298,7 @@ class RelaySession:
         """A message of the application that is no medium."""
         step = self._conversation.from_app(message.payload)
         self._perform(step, message)
-        for event in step.events:
+        for event in () if self.ended else step.events:
             match event:
                 case Setup(output_rate=rate):
                     if self._setup is not _Setup.SAID:  # later ones cannot change the format
@@ -320,13 +325,8 @@ class RelaySession:
     # ------------------------------------------------------------------------------------------- the heart
 
     def _perform(self, step: Step, came: Message | None = None) -> None:
-        self._observe(step)
-        self._running.saw(step)
-        for event in step.events:
-            if isinstance(event, FromProvider):
-                self._hear(event)
-            elif isinstance(event, ToolsNotTaken):
-                logger.warning("session %s: the provider did not take the tools %s", self.name, ", ".join(event.names))
+        if came is None or not self.ended:  # what is said after the end still passes, and is nobody's business
+            self._notice(step)
         sent: list[CallKey] = []
         for command in step.commands:
             match command:
@@ -344,6 +344,15 @@ class RelaySession:
         if sent:
             self._speaking.sent(tuple(sent))
 
+    def _notice(self, step: Step) -> None:
+        self._observe(step)
+        self._running.saw(step)
+        for event in step.events:
+            if isinstance(event, FromProvider):
+                self._hear(event)
+            elif isinstance(event, ToolsNotTaken):
+                logger.warning("session %s: the provider did not take the tools %s", self.name, ", ".join(event.names))
+
     def _observe(self, step: Step) -> None:
         for observer in self._observers:
             try:
@@ -354,6 +363,10 @@ class RelaySession:
     def _hear(self, event: ServerEvent) -> None:
         self.voice.lives()
         match event:
+            case ReplyStarted():
+                self.voice.await_next(self._voice_begins)
+            case ReplyDone():
+                self.voice.await_next(None)
             case SpeechStarted():
                 self.voice.flush()
             case SessionReady(session_id, token):
@@ -367,11 +380,21 @@ class RelaySession:
             case ProviderFailed(code, text, fatal):
                 if fatal and self._clock.machine.link is not Link.DOWN:
                     self._final = code
-                logger.warning("session %s: the provider reports %s: %s", self.name, code or "an error", text)
+                self._complain(f"the provider reports {code or 'an error'}: {text}")
             case Malformed(reason):
-                self._malformed += 1
-                if self._malformed <= _MALFORMED_LOGGED:
-                    logger.warning("session %s: the provider sent something broken: %s", self.name, reason)
+                self._complain(f"the provider sent something broken: {reason}")
+
+    def _voice_begins(self) -> None:
+        """Audio is not read here, so observers see that of a reply once, and empty."""
+        self._observe(Step((AgentAudio(b""),)))
+
+    def _complain(self, what: str) -> None:
+        """An application that errs does so with every frame: its log must not grow by that. All are counted."""
+        self._complaints += 1
+        if self._complaints <= _COMPLAINTS_LOGGED:
+            last = " (more of this session is counted only)" if self._complaints == _COMPLAINTS_LOGGED else ""
+            line = "".join(c if c.isprintable() else " " for c in what)[:_TEXT_LOGGED]
+            logger.warning("session %s: %s%s", self.name, line, last)
 
     def _sent(self, keys: tuple[CallKey, ...]) -> None:
         self.here(Sent(keys))

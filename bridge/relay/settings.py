@@ -5,12 +5,39 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ..core.dialect import Delivery, Dialect
 from ..tools.tool import Tool
-from .pipe import OnLoss, OnProviderLoss, Pings
 
-__all__ = ["Limits", "Listen", "Route", "Upstream"]
+__all__ = ["Limits", "Listen", "OnLoss", "OnProviderLoss", "Pings", "Route", "Upstream"]
+
+
+class OnLoss(Enum):
+    """What becomes of the provider's session when the application vanishes."""
+
+    END = "end"
+    """It is ended."""
+    KEEP = "keep"
+    """It is left to be resumed, for as long as the provider and we allow."""
+
+
+class OnProviderLoss(Enum):
+    """What becomes of the application when the connection to the provider is lost."""
+
+    CLOSE = "close"
+    """It loses its own, too, and sees to it that it comes back."""
+    RESUME = "resume"
+    """It keeps its own, and the session is resumed over another connection to the provider."""
+
+
+class Pings(Enum):
+    """What becomes of pings."""
+
+    PASS = "pass"
+    """They go from end to end, and so do the pongs."""
+    ANSWER = "answer"
+    """They are answered here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from ..core.dialect import refuse_inexpressible
 from ..errors import ConfigError
 from ..tools.tool import Tool
 from .handshake import Ask, Opening, Refusal, carried, without_token
-from .pipe import OnProviderLoss, PipeSettings
+from .pipe import PipeSettings
 from .session import SessionSettings
-from .settings import Limits, Route
+from .settings import Limits, OnProviderLoss, Route
 
 __all__ = ["Target", "dial", "redial", "target_of"]
 
@@ -50,6 +50,8 @@ def target_of(route: Route, tools: Mapping[str, Tool], limits: Limits) -> Target
         uri = parse_uri(endpoint.url)
     except InvalidURI:
         raise ConfigError("the url of an upstream must be a WebSocket address: wss://host/path") from None
+    if not all(value.isascii() and value.isprintable() for _, value in endpoint.headers):
+        raise ConfigError("the api_key of an upstream has characters in it that no header can carry")
     if route.prefix and (not route.prefix.startswith("/") or route.prefix.endswith("/")):
         raise ConfigError(f"the prefix of a route begins with a slash and does not end with one: {route.prefix!r}")
     if upstream.tokens and not upstream.api_key:

@@ -16,7 +16,7 @@ _UNTIL_TOLD = (2, 24_000)
 class Voice:
     """The voice in one session. `now`: the clock. `measured`: does it matter until when it is heard?"""
 
-    __slots__ = ("_clock", "_media", "_now", "_rate", "_text", "_walker", "last")
+    __slots__ = ("_awaited", "_clock", "_media", "_now", "_rate", "_text", "_walker", "last")
 
     def __init__(self, now: Callable[[], float], *, measured: bool) -> None:
         self.last = now()
@@ -26,6 +26,8 @@ class Voice:
         self._clock = PlaybackClock(*_UNTIL_TOLD) if measured else None
         self._walker: Walker | None = None
         self._media = self._text = 0
+        self._awaited: Callable[[], None] | None = None
+        """Told once when it comes next."""
 
     def comes_through(self, walker: Walker) -> None:
         """From now on it comes this way."""
@@ -48,12 +50,19 @@ class Voice:
         """Some of it has just come. To be called after every read that has media in it."""
         now, clock, walker = self._now, self._clock, self._walker
         self.last = came = now()
+        if self._awaited is not None:
+            tell, self._awaited = self._awaited, None
+            tell()
         if clock is None or walker is None:
             return
         media, text = walker.media, walker.media_bytes
         audio = text - self._text - (media - self._media) * walker.envelope
         self._media, self._text = media, text
         clock.add(audio * 3 // 4, came)  # three quarters of what is in base64
+
+    def await_next(self, tell: Callable[[], None] | None) -> None:
+        """Tell this, and whoever waited before no more, when it comes next; None: nobody waits."""
+        self._awaited = tell
 
     def lives(self) -> None:
         """The provider has said something else."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import secrets
 import threading
@@ -24,11 +25,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, get_args
 
-import orjson
-
 from ..core.events import CallKey
 from ..errors import ToolBusy, ToolError
-from ..tools.encode import encode
+from ..tools.call import session_of
+from ..tools.encode import decode, encode
 from ..tools.policy import Approval
 from ..tools.redaction import masked
 from ..tools.tool import CallContext, Tool
@@ -272,14 +272,14 @@ class Approvals:
 
     def _request(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ApprovalRequest:
         text = encode(arguments)
-        bound = [context.session_id, *context.key, context.tool, orjson.loads(text)]
+        bound = json.dumps([context.session_id, *context.key, context.tool, decode(text)], sort_keys=True)
         return ApprovalRequest(
             secrets.token_hex(8),
             context.session_id,
             context.key,
             context.tool,
             masked(text, tool.redact),
-            hashlib.blake2b(orjson.dumps(bound, option=orjson.OPT_SORT_KEYS), key=self._secret).hexdigest(),
+            hashlib.blake2b(bound.encode(), key=self._secret).hexdigest(),
             self._clock(),
             tool.approval_timeout,
         )
@@ -294,7 +294,8 @@ class Approvals:
             self._open[request.id] = opened
         self._tell(request)
         if not attended:
-            logger.warning("tool %s needs an approval and is not run: attach an approver to the bridge", request.tool)
+            line = "tool %s needs an approval and is not run, in session %s: attach an approver to the bridge"
+            logger.warning(line, request.tool, request.session_id)
             self._end(request.id, Resolution.UNATTENDED)
 
     def _end(self, request_id: str, how: Resolution, by: str = "", reason: str = "") -> tuple[Resolved | None, bool]:
@@ -309,7 +310,9 @@ class Approvals:
                 del self._past[next(iter(self._past))]
             self.resolved[how] += 1
         who = f" by {by}" if by else ""
-        logger.info("approval %s of tool %s: %s%s", request_id, opened.request.tool, how.value, who)
+        asked = opened.request
+        line = "approval %s of tool %s: %s%s, in session %s"
+        logger.info(line, asked.id, asked.tool, how.value, who, asked.session_id)
         with suppress(RuntimeError):  # the tools' loop has closed, and nobody waits there any more
             opened.over.get_loop().call_soon_threadsafe(_wake, opened.over)
         self._tell(resolved)
@@ -329,7 +332,8 @@ class Approvals:
         try:
             approve = await self._approver(request) is True
         except Exception as error:
-            logger.error("the approver failed (%s), so tool %s is not run", type(error).__name__, request.tool)
+            line = "the approver failed (%s), so tool %s is not run, in session %s"
+            logger.error(line, type(error).__name__, request.tool, request.session_id)
             approve = False
         if self._decide is None:
             self.decide(request.id, approve=approve, by="approver")
@@ -344,11 +348,13 @@ def rule_of(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> A
     try:
         rule = tool.approval(arguments, context)
     except Exception as error:
-        logger.error("the approval rule of tool %s failed (%s): it is not run", context.tool, type(error).__name__)
+        line = "the approval rule of tool %s failed (%s): it is not run, in session %s"
+        logger.error(line, context.tool, type(error).__name__, session_of(context))
         return "always_deny"
     if rule in get_args(Approval):
         return rule
-    logger.error("the approval rule of tool %s returned none of %s: it is not run", context.tool, get_args(Approval))
+    line = "the approval rule of tool %s returned none of %s: it is not run, in session %s"
+    logger.error(line, context.tool, get_args(Approval), session_of(context))
     return "always_deny"
 
 

@@ -26,11 +26,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import coroutine
 from typing import Any, cast
 
 from ..core.events import CallKey, ToolCall
@@ -65,6 +65,7 @@ from .run import (
     success,
     trace,
 )
+from .steps import watched
 from .tracing import span
 
 __all__ = ["Calls", "Process", "Shared"]
@@ -72,8 +73,6 @@ __all__ = ["Calls", "Process", "Shared"]
 logger = logging.getLogger("bridge.tools")
 
 _AS_USUAL = (*WELL, Outcome.CANCELLED)
-_SLOW_STEP = 0.1
-"""Seconds for which an async tool may keep the event loop to itself before it is named in a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,10 @@ class Calls:
         await self._cancel([run for run in self._live.values() if run not in kept], timeout)
 
     async def cancel(self, timeout: float) -> None:
-        """Cancel those, too, that were left to finish."""
+        """Cancel those, too, that were left to finish. What somebody outside works on is left to the next process."""
+        for run in self._live.values():
+            if run.stage is Stage.LEFT and run.outlives:
+                self._recordings.forget(run.key)
         await self._cancel(list(self._live.values()), timeout)
 
     async def _cancel(self, runs: Sequence[Run], timeout: float) -> None:
@@ -196,7 +198,7 @@ class Calls:
 
     def _abandon(self, run: Run) -> None:
         if run.key not in self._recordings:  # else it is the journal that is slow, not the tool
-            logger.warning("tool %s ignores its cancellation and is abandoned", run.name)
+            logger.warning("tool %s ignores its cancellation and is abandoned, in session %s", run.name, run.session)
         self._answer_early(run, failure(run, self._clock(), Outcome.CANCELLED, CANCELLED))
 
     async def _perform(self, run: Run, known: Iterable[str]) -> None:
@@ -234,7 +236,7 @@ class Calls:
         if (tool := run.tool) is None:
             raise ToolNotFound(no_such_tool(known))
         arguments = tool.arguments(run.call.arguments, run.context)
-        run.shown = shown(arguments, tool.log_arguments) if tool.log_arguments else ""
+        run.shown = shown(arguments, tool.log_arguments, tool.redact) if tool.log_arguments else ""
         if tool.dedupe is None:
             return await self._result(run, tool, arguments)
         replays = (self._own if tool.dedupe.scope == "session" else self._process.shared).replays
@@ -325,7 +327,8 @@ class Calls:
             value = await self._called(run, tool, arguments)
             if not isinstance(value, Parked):
                 return value
-            outcome = self._process.parking.leave(ticket)
+            run.outlives = await self._recordings.leave(run.key, self._until(run))
+            outcome = self._process.parking.leave(ticket, run.context.session_id, run.name)
             run.stage = Stage.LEFT
             self._give_all_back(run)
             run.words = value.interim
@@ -337,12 +340,13 @@ class Calls:
 
     async def _called(self, run: Run, tool: Tool, arguments: dict[str, Any]) -> object:
         if tool.blocking:
-            value = await self._process.threads.run(partial(tool.invoke, arguments, run.context), run.name)
+            function = partial(tool.invoke, arguments, run.context)
+            value = await self._process.threads.run(function, run.name, run.session)
             if not inspect.isawaitable(value):
                 return value
         else:
             value = tool.invoke(arguments, run.context)
-        return await _watched(cast("Awaitable[object]", value), run.name, self._clock)
+        return await watched(cast("Awaitable[object]", value), run.name, run.session, self._clock)
 
     def _give_back(self, run: Run, slots: Slots) -> None:
         if slots in run.held:
@@ -360,6 +364,11 @@ class Calls:
         if run.timer is not None:
             run.timer.cancel()
         run.timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._expire, run)
+
+    def _until(self, run: Run) -> float:
+        """When its time is over, in seconds since 1970."""
+        assert run.timer is not None
+        return time.time() + run.timer.when() - asyncio.get_running_loop().time()
 
     def _lose_patience(self, run: Run) -> None:
         """Its session has waited as long as the tool says."""
@@ -426,8 +435,8 @@ class Calls:
         level = logging.DEBUG if finished.outcome in _AS_USUAL else logging.WARNING
         if logger.isEnabledFor(level):
             about = (f": {part}" for part in (finished.detail, run.shown) if part)
-            how = (run.name, run.call.call_id, finished.outcome.value, finished.seconds, "".join(about))
-            logger.log(level, "tool %s: call %.64r ended as %s after %.3f s%s", *how)
+            how = (run.name, run.call.call_id, finished.outcome.value, finished.seconds, run.session, "".join(about))
+            logger.log(level, "tool %s: call %.64r ended as %s after %.3f s in session %s%s", *how)
         for watcher in self._process.watchers:
             _tell(run, watcher, finished)
         _tell(run, run.report, finished)
@@ -437,7 +446,7 @@ def _tell(run: Run, report: Callable[..., None], *news: object) -> None:
     try:
         report(*news)
     except Exception as error:
-        logger.error("tool %s: the report of its result failed: %s", run.name, trace(error))
+        logger.error("tool %s: the report of its result failed: %s, in session %s", run.name, trace(error), run.session)
 
 
 def _outlives(run: Run) -> bool:
@@ -452,25 +461,3 @@ def _stop(run: Run) -> None:
         run.stop_asked = True
         if run.stage is not Stage.CREATED:
             run.task.cancel()
-
-
-@coroutine
-def _watched(work: Awaitable[object], name: str, clock: Callable[[], float]) -> Generator[Any, Any, object]:
-    """Await something, and name the tool in a warning if one of its steps keeps the event loop to itself."""
-    steps = work.__await__()
-    thrown: BaseException | None = None
-    while True:
-        began = clock()
-        try:
-            waited_for = next(steps) if thrown is None else steps.throw(thrown)
-        except StopIteration as end:
-            return end.value
-        finally:
-            if (taken := clock() - began) > _SLOW_STEP:
-                advice = "make it a plain function, so that it runs in a thread"
-                logger.warning("tool %s blocked the event loop for %.0f ms; %s", name, taken * 1000, advice)
-        try:
-            yield waited_for
-            thrown = None
-        except BaseException as error:  # a cancellation: the tool's own matter
-            thrown = error

@@ -49,6 +49,8 @@ __all__ = [
 
 logger = logging.getLogger("bridge.journal")
 
+_NOT_RUN = "unavailable"
+"""The outcome of a call that was refused for the journal's sake."""
 _RETRY = 0.5
 """Seconds between two attempts to write what has become of results."""
 _BATCH = 500
@@ -138,6 +140,7 @@ class Durable:
         and the tool is not `repeatable`.
         """
         self._loop = asyncio.get_running_loop()
+        asked = self._fault is None
         try:
             if self._fault is not None:  # nobody on the phone waits for what is known to fail
                 raise self._fault
@@ -147,7 +150,10 @@ class Durable:
             if tool.repeatable:
                 return False
             self.refused += 1
-            raise NotRecorded(f"{tool.spec.name} is not available now, and was not run") from None
+            sentence = f"{tool.spec.name} is not available now, and was not run"
+            if asked:
+                self._doubt(call, tool, sentence)
+            raise NotRecorded(sentence) from None
         self._relieved()
         match claim:
             case Granted():
@@ -173,6 +179,31 @@ class Durable:
             # Whoever has the session is the only one who can be asked for the call again: the other must be dead.
             return await self._journal.claim(call, name, arguments, self.owner, instead_of=claim.owner)
         return claim
+
+    async def leave(self, call: CallId, until: float) -> bool:
+        """Its outcome is to come from outside by then, also if this process dies. False if that could not be written
+        down, and so holds only while this process lives.
+        """
+        try:
+            await self._journal.leave(call, until)
+        except JournalError as error:
+            logger.warning(
+                "call %.64r of session %s: that it waits for somebody outside is not in the journal, so its outcome is "
+                "not known if this process dies: %s",
+                call.call_id,
+                call.session,
+                error,
+            )
+            return False
+        return True
+
+    def _doubt(self, call: CallId, tool: Tool, sentence: str) -> None:
+        """The claim was given up, and may come to stand all the same: then that it was not run is its outcome."""
+        result = ToolResult(call.call_id, encode({"error": sentence}), is_error=True, name=tool.spec.name)
+        with self._lock:
+            self._owed.add(call)
+        self._outcomes.append((call, result, _NOT_RUN))
+        self._write()
 
     def recording(self, ticket: str) -> bool:
         """Has the call with this ticket been claimed, and its outcome not been written down yet? On the tools' loop."""
@@ -206,12 +237,12 @@ class Durable:
 
     async def _recorded(self, call: CallId, result: ToolResult, outcome: str) -> None:
         concluded = await self._journal.conclude(call, result, outcome)
-        if concluded.verdict is not Verdict.RECORDED:
+        if concluded.verdict is Verdict.CONFLICT:
             logger.warning(
                 "call %.64r of session %s: the journal has another outcome already (%s); see 'journal show'",
                 call.call_id,
                 call.session,
-                concluded.outcome or concluded.verdict.value,
+                concluded.outcome,
             )
 
     def _concluded(self, call: CallId, recorded: bool) -> None:

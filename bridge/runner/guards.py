@@ -89,12 +89,23 @@ class Guards:
         if name in self._off:
             raise ToolUnavailable(f"{name} is not available now")
         state = self._states.get(name)
-        if state is not None and state.circuit is not _Circuit.CLOSED:
-            if state.circuit is _Circuit.PROBING or self._clock() < state.until:
-                raise ToolUnavailable(f"{name} is not available now; try again later")
-            state.circuit = _Circuit.PROBING
+        if state is not None and self._rests(state):
+            raise ToolUnavailable(f"{name} is not available now; try again later")
         if tool.rate is not None:
             self._count(tool.rate.calls, tool.rate.seconds, self._state(name).times, name)
+        if state is not None and state.circuit is _Circuit.OPEN:
+            state.circuit = _Circuit.PROBING
+
+    def _rests(self, state: _State) -> bool:
+        match state.circuit:
+            case _Circuit.CLOSED:
+                return False
+            case _Circuit.OPEN:
+                return self._clock() < state.until
+            case _Circuit.PROBING:
+                return True
+            case _:
+                assert_never(state.circuit)
 
     def ended(self, name: str, health: Health) -> None:
         """A run that was admitted is over, or has taken too long."""

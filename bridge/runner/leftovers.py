@@ -1,7 +1,8 @@
 """What processes have left unfinished that died: brought to an end, so that nothing runs twice or is forgotten.
 
 A call that was started may have happened, or not. A tool that can look (`check_outcome`) is asked, one that may run
-again is run again under the same key, and of any other call it is said that nobody knows.
+again is run again under the same key, and of any other call it is said that nobody knows. One that somebody outside
+still works on is left waiting, until its own time is over: see `Waits`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import inspect
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from ..core.events import ToolResult
-from ..errors import ToolError
+from ..errors import JournalError, ToolError
 from ..journal import CallId, Claimed, Granted, Journal, State
 from ..tools.encode import encode
 from ..tools.tool import CallContext, Parked, Tool
@@ -90,19 +92,28 @@ async def recover(
     dead: Callable[[str], bool] | None = None,
     session: str | None = None,
     stands: Stands | None = None,
+    again: set[CallId] | None = None,
 ) -> tuple[Recovered, ...]:
     """Bring to an end what processes that have died left unfinished, in one session or in all, and say what that was;
     oldest first.
 
     Of a call that was started, the tool's check is asked; a repeatable one runs again; any other is concluded as
-    `NOT_KNOWN`. All of them have lost their sessions. `dead` tells by the name of an owner whether it is dead: by
-    default, whether it `died_here`. Sessions are looked after side by side, the calls of
-    each in their order. Several may do this at once. Where outcomes may come from outside, `stands` has the last word.
-    Raises `JournalError`; then call it again.
+    `NOT_KNOWN`. One whose outcome may still come from outside is left alone. All the others have lost their sessions.
+    `dead` tells by the name of an owner whether it is dead: by default, whether it `died_here`. Sessions are looked
+    after side by side, the calls of each in their order. Several may do this at once. Where outcomes may come from
+    outside, `stands` has the last word.
+    Raises `JournalError`; then call it again, with the same `again`, which keeps what has been taken over by then.
     """
     gone = dead or (lambda name: died_here(name, owner))
     begun = await journal.claims(session=session)
-    left = [claimed for claimed in begun if claimed.owner != owner and gone(claimed.owner)]
+    again = set() if again is None else again
+    now = time.time()
+    left = [
+        each
+        for each in begun
+        if (each.call in again if each.owner == owner else gone(each.owner) and not each.waits(now))
+    ]
+    again.difference_update(each.call for each in left)
     sessions: dict[str, list[Claimed]] = {}
     for claimed in left:
         sessions.setdefault(claimed.call.session, []).append(claimed)
@@ -110,9 +121,13 @@ async def recover(
 
     async def look_after(calls: Sequence[Claimed]) -> list[Recovered]:
         async with places:
-            found = [await _recovered(journal, each, tools.get(each.tool), owner, stands) for each in calls]
-            recovered = [each for each in found if each is not None]
-            await journal.settle([each.claimed.call for each in recovered], State.ORPHANED)
+            try:
+                found = [await _recovered(journal, each, tools.get(each.tool), owner, stands) for each in calls]
+                recovered = [each for each in found if each is not None]
+                await journal.settle([each.claimed.call for each in recovered], State.ORPHANED)
+            except JournalError:
+                again.update(each.call for each in calls)
+                raise
             return recovered
 
     ends = await asyncio.gather(*map(look_after, sessions.values()), return_exceptions=True)
@@ -134,10 +149,8 @@ async def _recovered(
     if tool is not None and arguments is not None:
         if tool.check_outcome is not None:
             found, work = Found.CHECKED, tool.check_outcome(arguments, _context(claimed.call, claimed.tool).ticket)
-        elif tool.repeatable:
-            text = claimed.arguments or ""
-            claim = await journal.claim(claimed.call, claimed.tool, text, owner, instead_of=claimed.owner)
-            if not isinstance(claim, Granted):
+        elif tool.repeatable and claimed.until is None:  # else it was done: only what came of it outside is not known
+            if claimed.owner != owner and not await _taken_over(journal, claimed, owner):
                 return None
             held = replace(claimed, owner=owner)
             found, work = Found.REPEATED, _again(tool, arguments, claimed.call)
@@ -150,6 +163,12 @@ async def _recovered(
         found = found if result == ours else Found.FINISHED
     concluded = await journal.conclude(claimed.call, result, outcome)
     return Recovered(claimed, found, concluded.outcome, concluded.result)
+
+
+async def _taken_over(journal: Journal, claimed: Claimed, owner: str) -> bool:
+    text = claimed.arguments or ""
+    claim = await journal.claim(claimed.call, claimed.tool, text, owner, instead_of=claimed.owner)
+    return isinstance(claim, Granted)
 
 
 def _arguments(tool: Tool, claimed: Claimed) -> dict[str, Any] | None:

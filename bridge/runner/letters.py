@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from ..core.events import CallKey, ToolResult
 from ..journal import Claimed
 from ..journal.mailbox import Posted, Receipt
 from ..tools.encode import encode
-from .approvals import AlreadyDecided, ApprovalRequest, Decided, Decision, Expired, Resolution, Resolved
+from .approvals import AlreadyDecided, ApprovalRequest, Decided, Decision, Expired, Resolution, Resolved, Unknown
 from .durable import may_have_run
 from .leftovers import NOT_KNOWN
-from .parking import Answer
+from .parking import Answer, Waiting
 
 __all__ = [
     "answer_of",
@@ -19,21 +20,24 @@ __all__ = [
     "decision_of",
     "read_answer",
     "read_request",
+    "read_waiting",
     "request_text",
     "resolution_text",
     "result_of",
     "ticket_of",
+    "waiting_text",
 ]
 
 
 def answer_text(answer: Answer) -> str:
     """The outcome of a call."""
-    return json.dumps({"output": answer.output, "error": answer.error})
+    return json.dumps({"output": json.loads(answer.output), "error": answer.error})
 
 
 def read_answer(text: str) -> Answer:
     """What `answer_text` was given."""
-    return Answer(**json.loads(text))
+    value = json.loads(text)
+    return Answer(encode(value["output"]), value["error"])
 
 
 def ticket_of(claimed: Claimed) -> str:
@@ -54,6 +58,16 @@ def result_of(claimed: Claimed, answer: Answer) -> tuple[ToolResult, str]:
     # So somebody has found, and has died before it was in the journal.
     found = answer.error == may_have_run(claimed.tool)
     return result, NOT_KNOWN if found else "error"
+
+
+def waiting_text(call: Waiting) -> str:
+    """A call that waits for its outcome."""
+    return json.dumps(asdict(call))
+
+
+def read_waiting(text: str) -> Waiting:
+    """What `waiting_text` was given."""
+    return Waiting(**json.loads(text))
 
 
 def resolution_text(how: Resolution, by: str, reason: str) -> str:
@@ -85,6 +99,8 @@ def read_request(text: str) -> ApprovalRequest:
 
 def decision_of(receipt: Receipt) -> Decision:
     """What becomes of a decision about a request of another process."""
+    if not receipt.about:
+        return Unknown()  # its own process has forgotten it
     request = read_request(receipt.about)
     if not receipt.answer:
         return Expired(Resolved(request, Resolution.EXPIRED))

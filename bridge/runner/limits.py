@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-import orjson
-
 from ..core.events import ToolCall
 from ..errors import ToolError
+from ..tools.encode import decode
 
 __all__ = ["LoopBreaker", "Looping", "Slots", "Threads", "take_all"]
 
@@ -107,7 +106,7 @@ def _same(one: tuple[str, str], other: tuple[str, str]) -> bool:
 
 def _canonical(arguments: str) -> object:
     try:
-        return orjson.loads(arguments)
+        return decode(arguments)
     except ValueError:
         return arguments
 
@@ -139,7 +138,8 @@ class Threads:
         """Do abandoned jobs hold all threads, so that waiting for one is vain?"""
         return self.abandoned >= self._limit
 
-    async def run(self, function: Callable[[], object], name: str) -> object:
+    async def run(self, function: Callable[[], object], name: str, session: str) -> object:
+        """What the function returns. `name` is the tool's, `session` what the log calls its session."""
         job = _Job(function, contextvars.copy_context(), asyncio.get_running_loop().create_future())
         self.busy += 1
         if self.busy > self._started:
@@ -151,7 +151,9 @@ class Threads:
         except asyncio.CancelledError:
             if job.done.cancelled():  # else it ended in the same moment
                 self.abandoned += 1
-                logger.warning("tool %s goes on in its thread, although its call has ended", name)
+                logger.warning(
+                    "tool %s goes on in its thread, although its call has ended, in session %s", name, session
+                )
             raise
         if error is not None:
             raise error

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from ..core.conversation import Step
 from ..core.events import (
@@ -37,6 +39,7 @@ from ..tools.tool import Tool
 from .durable import may_have_run
 from .leftovers import recover
 from .post import Post
+from .run import pending
 
 __all__ = ["Due", "Left", "Orphans", "Past", "Telling", "account"]
 
@@ -48,10 +51,10 @@ _LONGEST: Final = 2_000
 """Characters of one result that are told, and ..."""
 _ROOM: Final = 8_000
 """... of all of them together. JSON is not cut: what is longer is only named."""
-_LOST: Final = "This call was lost with the process that ran it. Nothing has been changed; call it again if need be."
-_HARMLESS: Final = (
-    "This call was lost with the process that ran it. It may have been carried out; it does no harm to call it again."
-)
+# It may have been answered in the last moment, without the journal's knowing it: a second answer must not contradict.
+_UNLESS: Final = "Unless its result has been given before, this call was lost with the process that ran it."
+_LOST: Final = f"{_UNLESS} Nothing has been changed; call it again if need be."
+_HARMLESS: Final = f"{_UNLESS} It may have been carried out; it does no harm to call it again."
 _GONE: Final = (DiscardedBy.END, DiscardedBy.ORPHANED)
 """Discarded for want of a session, not because nobody wanted the result."""
 
@@ -83,35 +86,76 @@ class Past:
     """The oldest first."""
     turn: int = 0
     """The turns that come now have greater numbers than this."""
+    waiting: tuple[CallId, ...] = ()
+    """Those whose outcome is still to come, from somebody outside."""
+
+
+class GoesOn(Protocol):
+    """A session that another process has begun."""
+
+    @property
+    def id(self) -> str: ...
+
+    def concluded(self, call_id: str, result: ToolResult) -> None:
+        """What came of a call that it has inherited."""
+        ...
+
+
+class WaitOn(Protocol):
+    def __call__(
+        self, tools: Mapping[str, Tool], dead: Callable[[str], bool], *, session: str | None = None
+    ) -> Awaitable[None]: ...
 
 
 class Orphans:
-    """Looks after what sessions have left. `owner` names this process in this life; `post` is the runner's."""
+    """Looks after what sessions have left. `owner` names this process in this life; `post` and `wait_on` are the
+    runner's.
+    """
 
-    def __init__(self, journal: Journal, owner: str, post: Post | None = None, *, retry: float = _RETRY) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        owner: str,
+        post: Post | None = None,
+        wait_on: WaitOn | None = None,
+        *,
+        retry: float = _RETRY,
+    ) -> None:
         self._journal = journal
         self._owner = owner
         self._post = post
+        self._wait_on = wait_on
         self._retry = retry
         self._writing: set[asyncio.Task[None]] = set()
-        self._unused: dict[str, tuple[Claimed, ...]] = {}
+        self._again: set[CallId] = set()
+        self._ours: dict[str, frozenset[CallId]] = {}
+        """Taken, so that nobody else is given them, and not given to anybody here."""
 
     async def take(self, session: str) -> tuple[Claimed, ...]:
         """The results that this session has left orphaned, oldest first. Nobody else is given them.
 
         What the journal does not keep for good, such as a result with masked fields, is left out. Raises
-        `JournalError`.
+        `JournalError`; what has been taken by then is there for whoever takes next in this process.
         """
-        unused = self._unused.pop(session, ())
         orphaned = await self._journal.claims(session=session, states=(State.ORPHANED,))
-        taken = await self._journal.settle([each.call for each in orphaned if each.result is not None], State.SENT)
-        kept = await self._journal.claims(session=session, states=(State.SENT,)) if taken else ()
-        return (*unused, *(each for each in kept if each.call in taken and each.result is not None))
+        # Whoever is cancelled meanwhile leaves them to the next: nobody else is given them any more.
+        await asyncio.shield(self._soon(self._make_ours(session, [each.call for each in orphaned if each.result])))
+        if session not in self._ours:
+            return ()
+        kept = await self._journal.claims(session=session, states=(State.SENT,))
+        ours = self._ours.pop(session, frozenset())
+        return tuple([each for each in kept if each.call in ours and each.result is not None])
+
+    async def _make_ours(self, session: str, calls: Sequence[CallId]) -> None:
+        self._keep(session, await self._journal.settle(calls, State.SENT))
 
     def put_back(self, session: str, taken: tuple[Claimed, ...]) -> None:
         """They have not been told: whoever takes next, in this process, is given them."""
-        if taken:
-            self._unused[session] = taken
+        self._keep(session, frozenset(each.call for each in taken))
+
+    def _keep(self, session: str, calls: frozenset[CallId]) -> None:
+        if calls:
+            self._ours[session] = self._ours.get(session, frozenset()) | calls
 
     async def left(self, session: str, tools: Mapping[str, Tool]) -> Past:
         """What a session has behind it that goes on here, and whose processes do not; what was begun in it is brought
@@ -121,8 +165,11 @@ class Orphans:
         """
         if self._post is not None:
             await self._post.conclude(self._journal, _everybody, session=session)
+        if self._wait_on is not None:
+            await self._wait_on(tools, _everybody, session=session)
         stands = None if self._post is None else self._post.stands
-        await recover(self._journal, tools, self._owner, dead=_everybody, session=session, stands=stands)
+        journal, again = self._journal, self._again
+        await recover(journal, tools, self._owner, dead=_everybody, session=session, stands=stands, again=again)
         claims = {each.call.key: each for each in await self._journal.claims(session=session, states=tuple(State))}
         log = _Log(claims)
         async for _, entry in self._journal.read(session):
@@ -133,14 +180,42 @@ class Orphans:
         for fate in (State.SENT, State.DISCARDED):
             late = (key for key, seen in log.calls.items() if seen.fate is fate and key in claims)
             self.settled([claims[key].call for key in late if claims[key].state is State.ORPHANED], fate)
-        return Past(tuple(known), 1 + max((log.turn, *(key.epoch for key in (*claims, *log.calls)))))
+        turn = 1 + max((log.turn, *(key.epoch for key in (*claims, *log.calls))))
+        wanted = {each.of for each in known if each.due is not Due.NOTHING}
+        now = time.time()
+        waiting = [each.call for each in claims.values() if each.call in wanted and each.waits(now)]
+        return Past(tuple(known), turn, tuple(waiting))
+
+    @asynccontextmanager
+    async def following(self, session: GoesOn, past: Past) -> AsyncIterator[None]:
+        """Have a session hear what comes of its calls that wait, whichever process is told, as long as it goes on."""
+        task = asyncio.get_running_loop().create_task(self._follow(session, set(past.waiting)))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _follow(self, session: GoesOn, waiting: set[CallId]) -> None:
+        while waiting:
+            await asyncio.sleep(self._retry)
+            with suppress(JournalError):  # then the next look tells
+                for claimed in await self._journal.claims(session=session.id, states=tuple(State)):
+                    if claimed.call in waiting and claimed.outcome:
+                        waiting.discard(claimed.call)
+                        if claimed.result is not None:
+                            session.concluded(claimed.call.call_id, claimed.result)
 
     def settled(self, calls: Sequence[CallId], fate: Fate) -> None:
         """This has become of them now: write that down, without waiting."""
         if calls:
-            task = asyncio.get_running_loop().create_task(self._settle(tuple(calls), fate))
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._soon(self._settle(tuple(calls), fate))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return task
 
     async def _settle(self, calls: Sequence[CallId], fate: Fate) -> None:
         while True:
@@ -170,6 +245,8 @@ class Telling:
         owed = (each for each in past.calls if each.due is not Due.NOTHING)
         self._calls = {each.call.call_id: each.of for each in owed if each.of is not None}
         self._turn = past.turn
+        self._interim: set[CallKey] = set()
+        """Calls of which the agent is being told that they go on."""
         self._spoken: list[CallId] = []
 
     def __call__(self, session: object, step: Step) -> None:
@@ -177,6 +254,9 @@ class Telling:
         unwanted: list[CallId] = []
         for output in step.outputs:
             match output:
+                case ToolResults(results, keys=keys):
+                    self._interim.difference_update(keys)
+                    self._interim |= {key for key, each in zip(keys, results, strict=True) if each.interim}
                 case FollowUp(key):
                     self._spoken += self._of([key])
                 case Discard(key, reason) if reason not in _GONE:
@@ -184,7 +264,8 @@ class Telling:
         for event in step.events:
             match event:
                 case Sent(keys):
-                    sent += self._of(keys)
+                    sent += self._of([key for key in keys if key not in self._interim])
+                    self._interim.difference_update(keys)
                 case ReplyStarted():
                     sent += self._spoken
                     self._spoken = []
@@ -303,6 +384,9 @@ def _claimed(claimed: Claimed, seen: _Seen | None, tool: Tool | None) -> Left:
     match claimed.state:
         case State.SENT | State.DISCARDED:
             due = Due.NOTHING
+        case State.STARTED if claimed.waits(time.time()):
+            words = "" if tool is None else tool.interim
+            result = pending(seen.call, words) if due is Due.RESULT else None
         case State.STARTED:  # somebody else is just about to bring it to its end
             result = _failed(seen.call, _HARMLESS if tool and tool.repeatable else may_have_run(claimed.tool))
         case State.OWED | State.ORPHANED:

@@ -7,7 +7,9 @@ thread, also before the tool has returned; saying the same again is fine.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import Protocol
 from ..errors import ToolBusy, ToolError
 from ..tools.encode import encode
 
-__all__ = ["Answer", "Completion", "Parking", "Verdict", "Watcher"]
+__all__ = ["Answer", "Completion", "Parking", "Verdict", "Waiting", "Watcher"]
 
 _REMEMBERED = 10_000
 """Calls whose end is remembered, so that a repeated completion is recognised."""
@@ -55,6 +57,17 @@ class Completion:
     answer: Answer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A call that its tool has left open."""
+
+    ticket: str
+    session_id: str
+    tool: str
+    since: float
+    """When it did, in seconds since 1970."""
+
+
 class Watcher(Protocol):
     """Is told of calls, on the tools' event loop, and must not block."""
 
@@ -62,12 +75,12 @@ class Watcher(Protocol):
         """Some call may be completed from now on."""
         ...
 
-    def left(self, ticket: str) -> None:
+    def left(self, call: Waiting) -> None:
         """The tool of this one is done, and its outcome is to come."""
         ...
 
-    def over(self, ticket: str) -> None:
-        """That it waited for is over."""
+    def over(self, call: Waiting) -> None:
+        """What it waited for is over."""
         ...
 
 
@@ -77,8 +90,9 @@ class _Open:
 
     result_limit: int
     answer: Answer | None = None
-    waiting: asyncio.Future[None] | None = None
-    """There once its tool has left it open."""
+    left: Waiting | None = None
+    over: asyncio.Future[None] | None = None
+    """Both there once its tool has left it open."""
 
 
 class Parking:
@@ -94,10 +108,10 @@ class Parking:
         self._lock = threading.Lock()
 
     @property
-    def waiting(self) -> tuple[str, ...]:
-        """The tickets of the calls that wait."""
+    def waiting(self) -> tuple[Waiting, ...]:
+        """The calls that wait."""
         with self._lock:
-            return tuple(ticket for ticket, each in self._open.items() if each.waiting is not None)
+            return tuple(each.left for each in self._open.values() if each.left is not None and each.answer is None)
 
     def open(self, ticket: str, result_limit: int) -> None:
         """From now on the call may be completed."""
@@ -117,31 +131,32 @@ class Parking:
             left = self._open.pop(ticket, None)
             if left is None:
                 return self._past.get(ticket)
-            if left.waiting is not None:
+            if left.left is not None:
                 self._waiting -= 1
-            if left.waiting is not None or left.answer is not None:
+            if left.left is not None or left.answer is not None:
                 self._past[ticket] = left.answer
                 if len(self._past) > _REMEMBERED:
                     del self._past[next(iter(self._past))]
-        if left.waiting is not None and self.watcher is not None:
-            self.watcher.over(ticket)
+        if left.left is not None and self.watcher is not None:
+            self.watcher.over(left.left)
         return left.answer
 
-    def leave(self, ticket: str) -> Awaitable[Answer]:
-        """The tool of an open call is done, and the outcome is to come: await it.
+    def leave(self, ticket: str, session_id: str, tool: str, since: float | None = None) -> Awaitable[Answer]:
+        """The tool of an open call is done, since now or since then, and the outcome is to come: await it.
 
         Raises `ToolBusy` if too many calls wait already; the outcome raises `ToolError` if the work failed.
         """
+        call = Waiting(ticket, session_id, tool, time.time() if since is None else since)
         over = asyncio.get_running_loop().create_future()
         with self._lock:
             left = self._open[ticket]
             if self._waiting >= self._limit:
                 raise ToolBusy("too many calls wait for their outcome already: what comes of this one is not known")
-            left.waiting, self._waiting = over, self._waiting + 1
+            left.left, left.over, self._waiting = call, over, self._waiting + 1
             if left.answer is not None:
                 over.set_result(None)
         if self.watcher is not None:
-            self.watcher.left(ticket)
+            self.watcher.left(call)
         return _outcome(left, over)
 
     def complete(self, ticket: str, value: object) -> Completion:
@@ -184,10 +199,10 @@ class Parking:
             if left.answer is not None:
                 return _again(left.answer, answer)
             left.answer = answer
-            waiting = left.waiting
-        if waiting is not None:
+            over = left.over
+        if over is not None:
             with suppress(RuntimeError):  # the tools' loop has closed, and nobody waits there any more
-                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
+                over.get_loop().call_soon_threadsafe(_wake, over)
         return Completion(Verdict.ACCEPTED, answer)
 
     def _late(self, ticket: str, answer: Answer) -> Completion:
@@ -206,7 +221,12 @@ async def _outcome(left: _Open, over: asyncio.Future[None]) -> Answer:
 
 
 def _again(before: Answer, answer: Answer) -> Completion:
-    return Completion(Verdict.REPEATED if answer == before else Verdict.CONFLICT, before)
+    return Completion(Verdict.REPEATED if _meaning(answer) == _meaning(before) else Verdict.CONFLICT, before)
+
+
+def _meaning(answer: Answer) -> tuple[str, str]:
+    """The same for the same JSON value, however it is spelled: a client may order the fields anew for each attempt."""
+    return json.dumps(json.loads(answer.output), sort_keys=True), answer.error
 
 
 def _wake(over: asyncio.Future[None]) -> None:

@@ -24,9 +24,9 @@ from ..core.events import ToolResult
 from ..errors import JournalError
 from ..journal import Claimed, Journal
 from ..journal import State as CallState
-from ..journal.mailbox import Kind, Letter, Mailbox, Open, Posted, State
+from ..journal.mailbox import Kind, Letter, Mailbox, Open, Posted, Receipt, State
 from ..journal.stored import soon
-from .approvals import ApprovalRequest, Approvals, Decided, Decision, Resolution, Resolved, Unknown
+from .approvals import AlreadyDecided, ApprovalRequest, Approvals, Decided, Decision, Resolution, Resolved, Unknown
 from .leftovers import died_here
 from .letters import (
     answer_of,
@@ -34,12 +34,14 @@ from .letters import (
     decision_of,
     read_answer,
     read_request,
+    read_waiting,
     request_text,
     resolution_text,
     result_of,
     ticket_of,
+    waiting_text,
 )
-from .parking import Answer, Completion, Parking, Verdict
+from .parking import Answer, Completion, Parking, Verdict, Waiting
 
 __all__ = ["Post", "Way"]
 
@@ -49,6 +51,9 @@ _BEATS = 6
 """How often a lease is renewed in the time for which it holds."""
 _MISSED = 2
 """Beats without which a process is dead, or about to be."""
+_TAKEN_WITHIN = 2
+"""Looks of its owner in which a decision should have been taken."""
+_FIRST_ASKED = 0.01
 _WAITING = 10_000
 """Rows that wait to be written at most; beyond that the oldest are not."""
 
@@ -98,7 +103,10 @@ class Post:
     # --------------------------------------------------------------------------------------------- answers from here
 
     async def settle(self, ticket: str, answer: Answer) -> Completion:
-        """The outcome of a call, wherever it runs. Raises `JournalError` if that cannot be found out now."""
+        """The outcome of a call, wherever it runs. `UNKNOWN` also of one that is over, if no answer is kept here.
+
+        Raises `JournalError` if that cannot be found out now.
+        """
         if (known := self._parking.heard(ticket, answer)) is not None:
             return known
         here = self._parking.has(ticket)
@@ -120,20 +128,30 @@ class Post:
                 return Completion(Verdict.REPEATED, answer)
             case Posted.CONFLICT:
                 return Completion(Verdict.CONFLICT, read_answer(receipt.answer) if receipt.answer else None)
-            case Posted.OVER:
+            case Posted.OVER if receipt.state is not None:
                 return self._parking.heard(ticket, answer) or Completion(Verdict.EXPIRED)
+            case Posted.OVER:
+                return Completion(Verdict.UNKNOWN)  # here: the journal knows what came of it
             case Posted.UNKNOWN:
                 return self._parking.give(ticket, answer)  # nobody but we may know of it
 
+    async def is_over(self, ticket: str) -> bool:
+        """Would an outcome of this call come too late, wherever it runs? Raises `JournalError`."""
+        return await self._mailbox.over(Kind.CALL, ticket)
+
     async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
-        """Decide a request, wherever it waits. Raises `JournalError` if that cannot be found out now."""
+        """Decide a request, wherever it waits. Raises `JournalError` if that cannot be found out now.
+
+        One of another process is waited for until that has taken the decision, for two of its looks at most: without
+        the database it may have decided otherwise.
+        """
         decide_here = partial(self._approvals.decide, request_id, approve=approve, by=by, reason=reason)
         if self._approvals.ended(request_id):
             return decide_here()
         here = self._approvals.has(request_id)
-        how = Resolution.APPROVED if approve else Resolution.DENIED
+        text = resolution_text(Resolution.APPROVED if approve else Resolution.DENIED, by, reason)
         try:
-            receipt = await self._mailbox.post(Kind.APPROVAL, request_id, resolution_text(how, by, reason))
+            receipt = await self._mailbox.post(Kind.APPROVAL, request_id, text)
         except JournalError:
             if not here:
                 raise
@@ -143,13 +161,35 @@ class Post:
                 return decide_here()  # nobody but we may know of it
             case Posted.ACCEPTED | Posted.OVER if here:
                 return decide_here()
+            case Posted.ACCEPTED:
+                return await self._as_taken(request_id, text, receipt)
             case _:
                 return decision_of(receipt)
 
-    async def elsewhere(self) -> tuple[ApprovalRequest, ...]:
+    async def _as_taken(self, request_id: str, text: str, accepted: Receipt) -> Decision:
+        """What the owner of a request makes of a decision that was left for it; if it does not say, it counts."""
+        pause, until = _FIRST_ASKED, time.monotonic() + _TAKEN_WITHIN * self._mailbox.poll
+        with suppress(JournalError):
+            while time.monotonic() < until:
+                await asyncio.sleep(pause)
+                pause *= 2
+                receipt = await self._mailbox.post(Kind.APPROVAL, request_id, text)  # once more only asks
+                if receipt.state in (State.TAKEN, State.LATE) and receipt.answer != text:
+                    return decision_of(receipt)
+                if receipt.state is not State.POSTED:
+                    break
+        return decision_of(accepted)
+
+    async def requests_elsewhere(self) -> tuple[ApprovalRequest, ...]:
         """The requests that wait at other processes, oldest first. Raises `JournalError`."""
-        waiting = await self._mailbox.waiting(Kind.APPROVAL)
-        return tuple([read_request(each.about) for each in waiting if each.owner != self._owner])
+        return tuple([read_request(each.about) for each in await self._elsewhere(Kind.APPROVAL)])
+
+    async def calls_elsewhere(self) -> tuple[Waiting, ...]:
+        """The calls that wait for their outcome at other processes, oldest first. Raises `JournalError`."""
+        return tuple([read_waiting(each.about) for each in await self._elsewhere(Kind.CALL)])
+
+    async def _elsewhere(self, kind: Kind) -> list[Open]:
+        return [each for each in await self._mailbox.waiting(kind) if each.owner != self._owner]
 
     # ------------------------------------------------------------------------------------------------ what is shown
 
@@ -157,13 +197,14 @@ class Post:
         """A call may be answered from now on: see `Watcher`."""
         self.begin()
 
-    def left(self, ticket: str) -> None:
+    def left(self, call: Waiting) -> None:
         """A call waits to be answered: see `Watcher`."""
-        self._send(partial(self._mailbox.announce, self._call(ticket)))
+        waits = Open(Kind.CALL, call.ticket, call.session_id, self._owner, waiting_text(call))
+        self._send(partial(self._mailbox.announce, waits))
 
-    def over(self, ticket: str) -> None:
+    def over(self, call: Waiting) -> None:
         """It waits no longer: see `Watcher`."""
-        self._send(partial(self._mailbox.close, self._call(ticket), State.CLOSED))
+        self._send(partial(self._mailbox.close, self._call(call.ticket), State.CLOSED))
 
     def told(self, what: ApprovalRequest | Resolved) -> None:
         """A request for approval waits, or is over. In any thread."""
@@ -178,7 +219,7 @@ class Post:
                 self._send(partial(self._mailbox.close, shown, state, resolution_text(how, by, reason)))
 
     def _call(self, ticket: str) -> Open:
-        return Open(Kind.CALL, ticket, ticket.rsplit(".", 2)[0], self._owner)
+        return Open(Kind.CALL, ticket, "", self._owner)
 
     def _asked(self, request: ApprovalRequest, arguments: str, seconds: float | None = None) -> Open:
         text = request_text(request, arguments)
@@ -234,8 +275,16 @@ class Post:
                 approve = Resolution(text["how"]) is Resolution.APPROVED
                 made = self._approvals.decide(letter.name, approve=approve, by=text["by"], reason=text["reason"])
                 self.taken[way] += isinstance(made, Decided)
-                if isinstance(made, Unknown):
-                    await self._mailbox.close(Open(Kind.APPROVAL, letter.name, "", self._owner), State.LATE)
+                match made:
+                    case Unknown():
+                        await self._mailbox.close(Open(Kind.APPROVAL, letter.name, "", self._owner), State.LATE)
+                    case AlreadyDecided(resolved) if (resolved.how is Resolution.APPROVED) is not approve:
+                        logger.warning(
+                            "approval %s: a decision that was left for it came too late, and is not used: it had been "
+                            "%s here",
+                            letter.name,
+                            resolved.how.value,
+                        )
 
     async def _complete(self, letter: Letter, way: Way) -> None:
         completion = self._parking.give(letter.name, read_answer(letter.answer))
@@ -323,6 +372,12 @@ class Post:
                 if (claimed := calls.get(letter.name)) is not None:
                     result, outcome = result_of(claimed, read_answer(letter.answer))
                     await journal.conclude(claimed.call, result, outcome)
+
+    async def take_over(self, owner: str) -> None:
+        """Calls of a dead owner wait here now: give them what was left for them before that. Raises `JournalError`."""
+        for letter in await self._mailbox.take(owner):
+            if letter.kind is Kind.CALL and self._parking.has(letter.name):
+                self._parking.give(letter.name, read_answer(letter.answer))
 
     async def stands(self, claimed: Claimed, result: ToolResult, outcome: str) -> tuple[ToolResult, str]:
         """What stands as the outcome of a call of the dead: this, or what somebody has left for it until this moment.

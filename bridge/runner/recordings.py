@@ -42,6 +42,13 @@ class Recordings:
         if asking.result():
             self._claimed[context.key] = call
 
+    async def leave(self, key: CallKey, until: float) -> bool:
+        """Its tool has left the call open, and its outcome comes from outside by then. False if nobody could go on with
+        that should this process die.
+        """
+        call = self._claimed.get(key)
+        return self._durable is not None and call is not None and await self._durable.leave(call, until)
+
     def outcome(self, key: CallKey, result: ToolResult, outcome: str) -> asyncio.Task[None] | None:
         """Writes how the call ended; None if nobody waits for that. The first outcome stands, and is written once."""
         call = self._claimed.get(key)

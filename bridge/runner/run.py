@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 from pathlib import PurePath
 from traceback import walk_tb
 from typing import Any
 
-import orjson
-
 from ..core.events import CallKey, ToolCall, ToolResult
 from ..errors import InvalidArguments, ToolBusy, ToolError, ToolNotFound, ToolTimeout, ToolUnavailable
-from ..tools.encode import TooLarge, Unencodable, encode
+from ..tools.call import session_of
+from ..tools.encode import TooLarge, Unencodable, decode, encode
 from ..tools.tool import CallContext, Tool
 from .approvals import ApprovalDenied
 from .guards import Health, TooOften
@@ -38,6 +38,7 @@ __all__ = [
     "interim",
     "marked",
     "no_such_tool",
+    "pending",
     "success",
     "trace",
 ]
@@ -49,7 +50,7 @@ _SENTENCE = 1000
 """Characters of an error text that a model is shown at most."""
 _NO_TOOL = "(unknown)"
 """Stands for names that the model made up, which must not become metric labels. No tool can be called this."""
-_OURS = frozenset(str(PurePath(__file__).with_name(name)) for name in ("run.py", "calls.py"))
+_OURS = frozenset(str(PurePath(__file__).with_name(name)) for name in ("run.py", "calls.py", "steps.py"))
 
 
 class Outcome(Enum):
@@ -149,6 +150,8 @@ class Run:
     """What its session is told meanwhile, if the tool has said so in this very call."""
     parked: float | None = None
     """Since when its session waits no longer."""
+    outlives: bool = False
+    """Its tool has left it open, and the journal knows: it waits on whatever becomes of this process."""
     held: list[Slots] = field(default_factory=list)
     """Of what it has taken a place, to be given back once."""
     health: Health | None = None
@@ -158,10 +161,16 @@ class Run:
     def name(self) -> str:
         return self.tool.spec.name if self.tool is not None else _NO_TOOL
 
+    @property
+    def session(self) -> str:
+        """Its session as the log names it."""
+        return session_of(self.context)
+
 
 # ------------------------------------------------------------------------------------------------------ what is said
 
 CANCELLED = "the call was cancelled"
+_WORKED_ON = "It is still being worked on"
 
 
 def success(run: Run, output: str, now: float) -> Finished:
@@ -177,6 +186,8 @@ def explained(run: Run, now: float, error: BaseException) -> Finished:
     outcome = next((each for kind, each in _OUTCOMES.items() if isinstance(leaves[0], kind)), Outcome.ERROR)
     ours = run.stage in NOT_INVOKED or isinstance(error, Unencodable | TooLarge)
     detail = sentence if ours and sentence else trace(error)
+    if isinstance(error.__cause__, InvalidArguments):  # it is not the model's fault, and not for it to know
+        detail = str(error.__cause__)
     return failure(run, now, outcome, sentence or f"the tool {run.name} failed", detail)
 
 
@@ -188,17 +199,19 @@ def failure(run: Run, now: float, outcome: Outcome, sentence: str, detail: str =
 
 def interim(run: Run) -> ToolResult:
     """What a model is told of a call that goes on, so that it neither waits nor claims that it is done."""
-    why = "It waits to be approved by a person" if run.stage is Stage.ASKING else "It is still being worked on"
-    said = (
-        run.words
-        or (run.tool.interim if run.tool is not None else "")
-        or (
-            f"{why}. Nothing has happened yet: do not say that it is done, and do not call the tool again for this. "
-            "Its outcome will be given to you later; until then, go on with the conversation."
-        )
+    words = run.words or (run.tool.interim if run.tool is not None else "")
+    why = "It waits to be approved by a person" if run.stage is Stage.ASKING else _WORKED_ON
+    return replace(pending(run.call, words, why), echo=run.call.echo)
+
+
+def pending(call: ToolCall, words: str = "", why: str = _WORKED_ON) -> ToolResult:
+    """The same of any call: in these words, or in our own that tell why."""
+    said = words or (
+        f"{why}. Nothing has happened yet: do not say that it is done, and do not call the tool again for this. "
+        "Its outcome will be given to you later; until then, go on with the conversation."
     )
     output = encode({"status": "pending", "message": said})
-    return ToolResult(run.call.call_id, output, interim=True, name=run.call.name, echo=run.call.echo)
+    return ToolResult(call.call_id, output, interim=True, name=call.name)
 
 
 def no_such_tool(known: Iterable[str]) -> str:
@@ -217,12 +230,12 @@ def busy(run: Run) -> str:
 def identity(name: str, arguments: Mapping[str, Any], fields: Sequence[str]) -> Hashable:
     """What makes two calls the same, however their arguments were spelled."""
     chosen = {field: arguments.get(field) for field in fields or arguments}
-    return name, orjson.dumps(orjson.loads(encode(chosen)), option=orjson.OPT_SORT_KEYS)
+    return name, json.dumps(decode(encode(chosen)), sort_keys=True)
 
 
 def marked(output: str) -> str:
     """An object says that it has been given before; other values have no place for that."""
-    value = orjson.loads(output)
+    value = decode(output)
     return encode({**value, "replayed": True}) if isinstance(value, dict) else output
 
 

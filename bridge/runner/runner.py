@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from ..journal import Journal
+from ..journal import CallId, Journal, State
 from ..journal.mailbox import WithMailbox
 from ..tools.tool import Tool
 from .approvals import ApprovalRequest, Approvals, Decision
 from .calls import Calls, Process, Shared
 from .durable import Durable
 from .guards import Guards
-from .leftovers import Recovered, recover
+from .leftovers import Recovered, died_here, recover
 from .limits import LoopBreaker, Slots, Threads
-from .parking import Answer, Completion, Parking
+from .parking import Answer, Completion, Parking, Verdict, Waiting
 from .post import Post
 from .replays import Replays
 from .run import Finished, Outcome
+from .waits import Waits
 
 __all__ = ["Calls", "Finished", "Outcome", "Runner"]
 
@@ -51,11 +53,21 @@ class Runner:
         self.approvals = approvals or Approvals()
         parking, threads = Parking(max_parked), Threads(max_threads)
         self._journal = journal
-        self.durable = None if journal is None else Durable(journal, owner)
-        mailbox = journal.mailbox if isinstance(journal, WithMailbox) else None
+        self._again: set[CallId] = set()
+        """Calls of the dead that a recovery has taken over, and could not bring to an end."""
+        self.durable: Durable | None = None
+        self.waits: Waits | None = None
         self.post: Post | None = None
-        if mailbox is not None and self.durable is not None:
-            self.post = Post(mailbox, self.durable.owner, parking, self.approvals, self.durable.recording)
+        if journal is not None:
+            self.durable = durable = Durable(journal, owner)
+            self.waits = waits = Waits(journal, durable.owner, parking)
+            mailbox = journal.mailbox if isinstance(journal, WithMailbox) else None
+            if mailbox is not None:
+
+                def recording(ticket: str) -> bool:
+                    return durable.recording(ticket) or ticket in waits
+
+                self.post = Post(mailbox, durable.owner, parking, self.approvals, recording)
         shared = Shared(Slots(max_concurrent), {}, Replays(clock))
         self._process = Process(shared, self.guards, self.approvals, parking, threads, watchers, clock, self.durable)
 
@@ -84,14 +96,33 @@ class Runner:
     async def settle(self, ticket: str, value: object = None, *, error: str = "") -> Completion:
         """The outcome of a call, wherever it runs: like `complete`, or `fail` where there is an `error`.
 
-        Of two outcomes that come to two processes at once one stands. `ACCEPTED` for a call of another process: it is
-        durable, and will be told there unless the call ends in this moment. Raises `Unencodable`, `TooLarge`, and
-        `JournalError` where nobody can say now whose call it is; then try again.
+        With a journal the outcome is durable once this returns, also for a call whose process has died and that waits
+        on, and the same again is recognised in any later life. Of two that come to two processes at once one stands.
+        `ACCEPTED` for a call of another process: it will be told there unless the call ends in this moment. Raises
+        `Unencodable`, `TooLarge`, and `JournalError` where nobody can say now whose call it is; then try again.
         """
         parking = self._process.parking
-        if self.post is None:
+        if self.waits is None:
             return self.fail(ticket, error) if error else self.complete(ticket, value)
-        return await self.post.settle(ticket, Answer(error=error) if error else parking.result(ticket, value))
+        answer = Answer(error=error) if error else parking.result(ticket, value)
+        if self.post is None:
+            return await self.waits.settle(ticket, answer)
+        completion = await self.post.settle(ticket, answer)
+        if completion.verdict is Verdict.UNKNOWN and (known := await self.waits.find(ticket)):
+            return await self.waits.stored(known, answer)  # the mailbox forgets after a day
+        return completion
+
+    async def is_over(self, ticket: str) -> bool | None:
+        """Would an outcome of this call come too late, wherever it runs? None if nobody knows of it.
+
+        Raises `JournalError`.
+        """
+        if self.post is not None:
+            return True if await self.post.is_over(ticket) else None
+        known = None if self.waits is None else await self.waits.find(ticket)
+        if known is None:
+            return None
+        return known.state is not State.STARTED or (known.until is not None and not known.waits(time.time()))
 
     async def decide(self, request_id: str, *, approve: bool, by: str, reason: str = "") -> Decision:
         """Decide a request for approval, wherever it waits; see `Approvals.decide`. Raises `JournalError`, as above."""
@@ -101,7 +132,11 @@ class Runner:
 
     async def requests_elsewhere(self) -> tuple[ApprovalRequest, ...]:
         """The requests for approval that wait at other processes, oldest first. Raises `JournalError`."""
-        return () if self.post is None else await self.post.elsewhere()
+        return () if self.post is None else await self.post.requests_elsewhere()
+
+    async def calls_elsewhere(self) -> tuple[Waiting, ...]:
+        """The calls that wait at other processes to be completed from outside, oldest first. Raises `JournalError`."""
+        return () if self.post is None else await self.post.calls_elsewhere()
 
     def begin(self) -> None:
         """Be one of the processes that share the journal, on the running loop, which is that of the tools.
@@ -114,6 +149,11 @@ class Runner:
     @property
     def waiting(self) -> tuple[str, ...]:
         """The tickets of the calls that wait to be completed from outside."""
+        return tuple([each.ticket for each in self.left_open])
+
+    @property
+    def left_open(self) -> tuple[Waiting, ...]:
+        """The calls that wait to be completed from outside, those that dead processes have left included."""
         return self._process.parking.waiting
 
     @property
@@ -137,15 +177,30 @@ class Runner:
         """Bring to an end what dead processes have left in the journal; see `leftovers.recover`. Without one: nothing.
 
         Where several processes share it, those are dead, too, whose lease has run out, and outcomes that were left for
-        their calls are recorded first. On the event loop of the tools. Raises `JournalError`.
+        their calls are recorded first. Calls that somebody outside works on are no leftovers: they go on waiting, here.
+        On the event loop of the tools. Raises `JournalError`.
         """
         if self._journal is None or self.durable is None:
             return ()
-        stands = None
+        owner = self.durable.owner
         if self.post is not None:
-            dead, stands = dead or await self.post.dead(), self.post.stands
+            dead = dead or await self.post.dead()
             await self.post.conclude(self._journal, dead)
-        return await recover(self._journal, tools, self.durable.owner, dead=dead, stands=stands)
+        gone = dead or partial(died_here, mine=owner)
+        stands = None if self.post is None else self.post.stands
+        await self.wait_on(tools, gone)  # first, so that one whose time ends in this moment is missed by neither
+        return await recover(self._journal, tools, owner, dead=gone, stands=stands, again=self._again)
+
+    async def wait_on(
+        self, tools: Mapping[str, Tool], dead: Callable[[str], bool], *, session: str | None = None
+    ) -> None:
+        """Wait here for what the dead have left open, in one session or in all. Raises `JournalError`."""
+        if self.waits is None:
+            return
+        stands = None if self.post is None else self.post.stands
+        for owner in await self.waits.take(tools, dead, session=session, stands=stands):
+            if self.post is not None:
+                await self.post.take_over(owner)
 
     async def aclose(self, timeout: float) -> None:
         """Cancel the calls that have outlived their sessions, for up to `timeout` seconds, and approve no more.
@@ -154,6 +209,8 @@ class Runner:
         """
         self.approvals.close()
         await asyncio.gather(*(calls.cancel(timeout) for calls in self._process.outliving))
+        if self.waits is not None:
+            await self.waits.aclose()
         if self.durable is not None:
             await self.durable.aclose(timeout)
         if self.post is not None:

@@ -11,14 +11,14 @@ tool of ours runs when it is called.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Never, Protocol
 
-import orjson
-
 from ..core.events import ApprovalAnswer, CallKey, ToolCall, ToolSpec
+from ..core.messages import decode
 from ..errors import ToolError
 from ..tools.tool import CallContext, Tool
 
@@ -124,8 +124,8 @@ def _withdraw(asked: _Asked) -> None:
 def _read(arguments: str) -> dict[str, Any] | None:
     """None for what is no object: nobody can say yes to that."""
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = decode(arguments)
+    except json.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 
-from ..core.turn import Link
 from ..errors import SessionClosed
 from .dialogue import Dialogue
 from .options import SessionOptions
@@ -63,14 +62,18 @@ class Ending:
         self.stop("a fault of its own", fault)
 
     def stop(self, reason: str, failure: Exception | None) -> None:
-        """It is over, well or not: nothing is sent any more, and the host's iteration ends."""
-        standing, conversation = self.standing, self.dialogue.conversation
-        if conversation.machine.link is not Link.ENDED:
-            level = logging.INFO if failure is None else logging.WARNING
-            logger.log(level, "session %s ended: %s", standing.id, failure or reason or "asked for")
+        """It is over, well or not: nothing is sent any more, and the host's iteration ends.
+
+        That happens once; what is told later can only add the failure that the host has not been told yet.
+        """
+        standing = self.standing
         standing.failure = standing.failure or failure
+        if standing.over.is_set():
+            return
+        level = logging.INFO if failure is None else logging.WARNING
+        logger.log(level, "session %s ended: %s", standing.id, failure or reason or "asked for")
         standing.phase = Phase.OVER
-        self.performer.perform(conversation.end(reason or str(failure)))
+        self.performer.perform(self.dialogue.conversation.end(reason or str(failure)))
         self.dialogue.connection.outbox.close()
         self.survival.stop_searching()
         self.performer.consent.over()
@@ -82,7 +85,20 @@ class Ending:
         self.events.close()
 
     async def aclose(self) -> None:
-        """Release everything, whatever happened before."""
+        """Release everything, whatever happened before. Who is cancelled meanwhile hears of it when that is done."""
+        closing = asyncio.get_running_loop().create_task(self._release())
+        cancelled: asyncio.CancelledError | None = None
+        with anyio.CancelScope(shield=True):  # against scopes; `asyncio.timeout` and its kind do not ask for one
+            while not closing.done():
+                try:
+                    await asyncio.wait([closing])
+                except asyncio.CancelledError as meanwhile:
+                    cancelled = meanwhile
+        if cancelled is not None:
+            raise cancelled
+        closing.result()
+
+    async def _release(self) -> None:
         standing, connection = self.standing, self.dialogue.connection
         if standing.ending is None and not standing.over.is_set():
             # Left by an exception: nothing is waited for, but the provider must not go on billing.

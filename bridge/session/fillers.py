@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.events import CallKey, ToolCall
-from ..errors import InvalidArguments
+from ..errors import InvalidArguments, ToolUnavailable
 from ..tools.tool import CallContext, Tool
 
 __all__ = ["Fillers"]
@@ -106,7 +106,7 @@ def _text(tool: Tool, call: ToolCall, context: CallContext) -> str:
     assert callable(tool.filler)
     try:
         return tool.filler(**tool.arguments(call.arguments, context))
-    except InvalidArguments:
+    except (InvalidArguments, ToolUnavailable):
         return ""  # the call is being refused for the same reason
     except Exception as error:
         logger.warning("the filler of tool %s failed: %s", tool.spec.name, type(error).__name__)

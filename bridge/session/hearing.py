@@ -82,7 +82,7 @@ class Hearing:
         if self.dialogue.connection.opens:
             # Nothing survives an error in answer to the first message; the provider closes next, or hangs.
             self.standing.refusal = event
-            self.stop("refused", refused(event))
+            self.stop("refused", refused(event, self.dialogue.peer.agent.api_key_env))
         elif event.kind is Failure.SETUP and self.updates.refused(refused(event)):
             return  # whoever asked for the change is told
         elif event.fatal:

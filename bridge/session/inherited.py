@@ -11,7 +11,7 @@ from ..core.turn import TurnMachine
 from ..runner.orphans import Due, Past
 from .reconnect import Resumable
 
-__all__ = ["Inherited", "seeded"]
+__all__ = ["Inherited", "inherited_key", "seeded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def seeded(machine: TurnMachine, inherited: Inherited) -> tuple[TurnMachine, Ste
     so that a replay decides the same. None of the calls is to be run.
     """
     machine = machine._replace(turn=inherited.past.turn)
-    events = tuple(_events(inherited.past, 0 if machine.delivery.unique_ids else machine.turn))
+    events = tuple(_events(machine, inherited))
     outputs: list[TurnOutput] = []
     for event in events:
         machine, decided = machine.handle(event)
@@ -37,13 +37,19 @@ def seeded(machine: TurnMachine, inherited: Inherited) -> tuple[TurnMachine, Ste
     return machine, Step(events, tuple(outputs), ())
 
 
-def _events(past: Past, epoch: int) -> Iterator[Event]:
-    known = {each.call.call_id: each for each in past.calls}  # of an id that came again, the latest
+def inherited_key(machine: TurnMachine, inherited: Inherited, call_id: str) -> CallKey:
+    """Under which key the machine knows a call that was begun before."""
+    return CallKey(0 if machine.delivery.unique_ids else inherited.past.turn, call_id)
+
+
+def _events(machine: TurnMachine, inherited: Inherited) -> Iterator[Event]:
+    known = {each.call.call_id: each for each in inherited.past.calls}  # of an id that came again, the latest
     yield LinkLost()
     for call_id, each in known.items():
         # One that has been answered is known, so that a repeat of it is, and comes to its end without a word.
         answered = each.due is not Due.RESULT
         yield ToolCalled(replace(each.call, expects_result=False) if answered else each.call)
-        yield ToolFinished(CallKey(epoch, call_id), each.result or ToolResult(call_id, "null"))
+        key = inherited_key(machine, inherited, call_id)
+        yield ToolFinished(key, each.result or ToolResult(call_id, "null"))
         if each.due is Due.OUTCOME and each.result is not None:
-            yield CallConcluded(CallKey(epoch, call_id), each.result)
+            yield CallConcluded(key, each.result)

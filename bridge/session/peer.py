@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from ..core.dialect import Agent, Dialect
 from ..core.events import ApprovalAnswer, EndSession, Frame, Resume, SessionReady
+from ..core.messages import encode
 from ..transports import Transport
 from .connection import Opening
 from .dialing import dial
 from .options import SessionOptions
 from .reconnect import Resumable
 
-__all__ = ["Peer", "encode"]
+__all__ = ["Peer"]
 
 
 class Peer:
@@ -65,8 +64,3 @@ class Peer:
     def frames(self, event: Resume | EndSession | ApprovalAnswer) -> tuple[Frame, ...]:
         """This, in its protocol; empty if that has no words for it."""
         return tuple(encode(message) for message in self.dialect.encode_client(event))
-
-
-def encode(message: Mapping[str, Any]) -> Frame:
-    """This message as it is sent."""
-    return orjson.dumps(message).decode()

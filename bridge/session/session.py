@@ -20,22 +20,24 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
 
-import anyio
-
 from ..core.conversation import Conversation, Step
 from ..core.dialect import Agent, Delivery
 from ..core.events import (
+    CallConcluded,
     CallKey,
     Frame,
     LocalEvent,
+    ProviderEnded,
     ProviderFailed,
     SayAsked,
     Sent,
     ServerEvent,
     SessionReady,
     Setup,
+    ToolResult,
 )
-from ..errors import ApplicationTooSlow
+from ..core.messages import encode
+from ..errors import ApplicationTooSlow, ProviderError
 from ..tools.tool import CallContext, Tool
 from ..transports import Line, Transport
 from .audio import Microphone
@@ -45,10 +47,10 @@ from .consent import Asking, Consent
 from .dialogue import Dialogue
 from .ending import Ending
 from .hearing import Hearing
-from .inherited import Inherited
+from .inherited import Inherited, inherited_key
 from .observers import Observers
 from .options import SessionOptions
-from .peer import Peer, encode
+from .peer import Peer
 from .performing import Performer
 from .queue import EventQueue
 from .reconnect import ConnectionEvent, Resumable
@@ -158,8 +160,7 @@ class Session:
             yield
             await self.end("the host left")
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._ending.aclose()
+            await self._ending.aclose()
         if self._standing.failure is not None:
             raise self._standing.failure
 
@@ -193,8 +194,11 @@ class Session:
         else:
             self._survival.take_up(self._inherited)
         answer = await self._connection.answered(self._options.ready_timeout)
-        if isinstance(answer, ProviderFailed):
-            raise refused(answer)
+        match answer:
+            case ProviderFailed():
+                raise refused(answer, self._peer.agent.api_key_env)
+            case ProviderEnded():  # in answer to a resume; else it has ended this session already
+                raise ProviderError("the session cannot go on here: the provider has ended it")
         if self._standing.phase is Phase.OPENING:
             self._standing.phase = Phase.READY
         if self._inherited is None:
@@ -297,6 +301,12 @@ class Session:
         """The same for tools alone, without waiting; what the provider does not agree to is logged. For `Bridge`."""
         if self._standing.is_open:
             self._updates.offer(tools)
+
+    def concluded(self, call_id: str, result: ToolResult) -> None:
+        """What came of a call that another process has begun, and that was still waiting for it. For `Bridge`."""
+        if self._inherited is not None and self._standing.is_open:
+            key = inherited_key(self._conversation.machine, self._inherited, call_id)
+            self._here(CallConcluded(key, result))
 
     # ------------------------------------------------------------------------------------------- what its parts ask for
 

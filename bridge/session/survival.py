@@ -95,8 +95,9 @@ class Survival:
             self._recovery.lost(lost)
             return
         self.performer.here(LinkLost())
-        refusal = self.standing.refusal
-        failure = refused(refusal) if refusal else None if self.standing.ending else lost
+        failure: BridgeError | None = None if self.standing.ending else lost
+        if refusal := self.standing.refusal:
+            failure = refused(refusal, self.dialogue.peer.agent.api_key_env)
         self.stop("the provider closed the connection", failure)
 
     def _survives(self, lost: TransportError) -> bool:

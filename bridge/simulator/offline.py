@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from bridge.simulator import hcompany, herm, messages_api, openai_sessions
 from bridge.simulator.named import Account, Offline, Running, Where, account
@@ -67,8 +67,8 @@ def _read_openai_sessions(tables: Mapping[str, Any]) -> openai_sessions.Scenario
     turns = tables.get("turns", ())
     if not isinstance(turns, list | tuple):
         raise ValueError("turns: must be a list of lists of steps")
-    steps = (o.Ask, o.AwaitResults, o.Say, o.Tell, o.Wait, o.Repeat, o.Cut, o.Steer, o.Cancel, o.Fail, o.FailSession)
-    read = tuple(read_steps(turn, *steps, o.Raw, where=f"turns.{number}") for number, turn in enumerate(turns))
+    steps = get_args(o.Step)
+    read = tuple(read_steps(turn, *steps, where=f"turns.{number}") for number, turn in enumerate(turns))
     return o.Scenario(read, read_rules(tables.get("rules", {}), o.Rules))
 
 
@@ -78,6 +78,10 @@ def _openai_sessions_scenarios() -> Mapping[str, tuple[str, Any]]:
     return {
         "weather": ("One quick call.", o.Scenario(((o.Ask((weather,)), o.Tell()),))),
         "parallel": ("Two calls at once.", o.Scenario(((o.Ask((weather, order)), o.Tell()),))),
+        "approval": (
+            "A call that the provider makes itself, at an MCP server, once it is approved.",
+            o.Scenario(((o.AskApproval("shop", "refund", {"amount": 5}), o.Tell()),)),
+        ),
         "cancelled": (
             "Somebody cancels the turn while a call is open; the next message asks again.",
             o.Scenario(((o.Ask((weather,)), o.Wait(1.0), o.Cancel()), (o.Ask((weather,)), o.Tell()))),
@@ -113,7 +117,7 @@ async def _hcompany(where: Where, scenario: _Hai | None) -> AsyncIterator[Runnin
 def _read_hcompany(tables: Mapping[str, Any]) -> _Hai:
     h = hcompany
     refuse_others(tables, "steps", "rules")
-    steps = read_steps(tables.get("steps", ()), h.Ask, h.OwnTool, h.Work, h.Answer, h.Fail)
+    steps = read_steps(tables.get("steps", ()), *get_args(h.Step))
     return h.Scenario(steps), read_rules(tables.get("rules", {}), h.Rules)
 
 
@@ -163,7 +167,7 @@ async def _herm(where: Where, scenario: _Herm | None) -> AsyncIterator[Running]:
 
 def _read_herm(tables: Mapping[str, Any]) -> _Herm:
     refuse_others(tables, "steps", "rules")
-    steps = read_steps(tables.get("steps", ()), herm.Ask, herm.Work, herm.Answer, herm.Fail)
+    steps = read_steps(tables.get("steps", ()), *get_args(herm.Step))
     return herm.Scenario(steps), read_rules(tables.get("rules", {}), herm.Rules)
 
 

@@ -130,10 +130,12 @@ class Player:
         """The user speaks: the first half is transcribed on the way, all of it at the end."""
         words = text.split()
         self._agent.speech_starts()
-        await self._clock.sleep(seconds / 2)
         if words:
+            seconds /= 2
+            await self._clock.sleep(seconds)
             self._agent.words_so_far(" ".join(words[: (len(words) + 1) // 2]))
-        await self._clock.sleep(seconds / 2)
+        # A noise is one wait. Of two, the second would begin late on a slow machine, and the reply be cut meanwhile.
+        await self._clock.sleep(seconds)
         self._agent.speech_stops(text)
 
     async def _next_turn(self) -> None:

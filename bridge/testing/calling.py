@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Literal
 
-import orjson
-
 from ..core.events import CallKey, ToolCall
 from ..runner.runner import Finished, Outcome, Runner
-from ..tools.encode import encode
+from ..tools.encode import decode, encode
 from ..tools.policy import NOT_GIVEN, Example
 from ..tools.tool import CallContext, Tool
 
@@ -90,6 +88,6 @@ def _fault(example: Example, finished: Finished) -> str:
     if example.result is NOT_GIVEN:
         return ""
     expected = encode(example.result)
-    if orjson.loads(expected) == orjson.loads(finished.result.output):
+    if decode(expected) == decode(finished.result.output):
         return ""
     return f"expected {expected}, got {finished.result.output}"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from ..core.events import Frame
+from ..core.messages import encode
 from ..errors import TransportError
 from ..simulator.messages import CreateReply, EndSession, ToolResult, UpdateSession, read
+from ..tools.encode import decode
 
 __all__ = ["Provider", "Result", "Said"]
 
@@ -87,7 +87,7 @@ class Provider:
                 self._configure(update)
             case ToolResult(call_id=call_id, result=text, is_error=is_error):
                 name = self._names.get(call_id, "")
-                result = Result(call_id, name, orjson.loads(text), is_error, self._clock())
+                result = Result(call_id, name, decode(text), is_error, self._clock())
                 self.results.append(result)
                 self._answered(result)
                 self._owe_reply()
@@ -169,7 +169,7 @@ class Provider:
         return f"resp_{self._replies}"
 
     def _send(self, kind: str, **fields: Any) -> None:
-        self._frames.put_nowait(orjson.dumps({"type": kind, **fields, "timestamp": self._clock()}).decode())
+        self._frames.put_nowait(encode({"type": kind, **fields, "timestamp": self._clock()}))
 
 
 def _closed() -> TransportError:

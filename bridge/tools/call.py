@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..core.events import CallKey
 
-__all__ = ["CallContext", "EndSession", "Parked"]
+__all__ = ["CallContext", "EndSession", "Parked", "served", "serving", "session_of"]
+
+_served: ContextVar[CallContext | None] = ContextVar("_served", default=None)
 
 
 class EndSession(Protocol):
@@ -55,3 +59,28 @@ class Parked:
 
     interim: str = ""
     """What the agent is told meanwhile, instead of the tool's own `interim`."""
+
+
+# ------------------------------------------------------------------------------------------------------- for the log
+
+
+def session_of(context: CallContext) -> str:
+    """Its session as the log names it: with the telephony stack's own name for the call, if there is one."""
+    correlation = context.metadata.get("correlation", "")
+    return f"{context.session_id} [{correlation!s:.200}]" if correlation else context.session_id
+
+
+@contextmanager
+def serving(context: CallContext) -> Iterator[None]:
+    """What is checked in this block is checked for this call."""
+    before = _served.set(context)
+    try:
+        yield
+    finally:
+        _served.reset(before)
+
+
+def served() -> str:
+    """Where a call is served, as the end of a line of the log; empty where there is none."""
+    context = _served.get()
+    return "" if context is None else f", in session {session_of(context)}"

@@ -37,9 +37,10 @@ from uuid import UUID
 import orjson
 from pydantic import BaseModel
 
+from ..core.messages import decode
 from ..errors import ToolError
 
-__all__ = ["TooLarge", "Unencodable", "encode"]
+__all__ = ["TooLarge", "Unencodable", "decode", "encodable", "encode"]
 
 
 class Unencodable(ToolError):
@@ -62,6 +63,15 @@ def encode(value: object, limit: int | None = None) -> str:
     if limit is not None and len(data) > limit:
         raise TooLarge(f"the result has {len(data)} bytes, and at most {limit} can be sent")
     return data.decode()
+
+
+def encodable(value: object) -> object:
+    """The value, or its text if it has no JSON form."""
+    try:
+        encode(value)
+    except Unencodable:
+        return str(value)
+    return value
 
 
 def _slowly(value: object) -> bytes:

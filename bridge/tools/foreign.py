@@ -5,11 +5,12 @@ checked by one validator made at registration, and forgiven as for functions:
 
 * `""`, `null` or blank arguments count as `{}`;
 * a number or a boolean may come as a string (`"3"`, `"true"`), an integer as `3.0`, where nothing else is allowed;
-* arguments that the schema does not know are dropped, and named in a warning. It is told with `additionalProperties`
+* arguments that the schema does not know are dropped, and counted in a warning. It is told with `additionalProperties`
   what to do instead: with `false` they are refused, with `true` or a schema they are kept.
 
 A property that is left out gets its default, if the schema allows that. Formats are not checked: whoever runs the tool
-knows better what it takes. Error texts name parameters and what is expected of them, never a value that was sent.
+knows better what it takes. Error texts name parameters and what is expected of them, never a value or a name that was
+sent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import copy
 import functools
 import hashlib
 import itertools
-import logging
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -26,39 +27,33 @@ from typing import Any, Final
 import orjson
 
 from ..errors import ConfigError, InvalidArguments
+from .encode import decode
 from .plain import plain
-from .schema import EXPECTED, SHOWN, Parameters, expected, kind_of, property_names
+from .schema import EXPECTED, SHOWN, UNKNOWN, Parameters, expected, kind_of, property_names, report_dropped
 
 __all__ = ["accept", "safe_name"]
-
-logger = logging.getLogger("bridge.tools")
 
 _LONGEST_NAME: Final = 64
 
 
-def accept(schema: Mapping[str, Any], *, name: str) -> Parameters:
+def accept(schema: Mapping[str, Any], *, name: str, own: bool = False) -> Parameters:
     """What a model is told about these arguments, and their check. `name` is the tool's, for error texts.
 
-    Raises `ConfigError` for a schema that is none, describes no object, contains itself or leads out of itself.
+    Raises `ConfigError` for a schema that is none, describes no object, contains itself or leads out of itself. A
+    pattern that cannot be checked is left out with a warning; in a schema of the user's `own` it is refused.
     """
-    shape = plain(schema, name=name)
-    validator = _validator(shape, schema, name)
+    shape = plain(schema, name=name, own=own)
+    validator = _validator(shape, schema.get("$schema"), name)
     description = shape.pop("description", "")
     return Parameters(description, orjson.dumps(shape).decode(), functools.partial(_check, validator, name), None)
 
 
-def _validator(shape: dict[str, Any], original: Mapping[str, Any], name: str) -> Any:
+def _validator(shape: dict[str, Any], draft: object, name: str) -> Any:
     try:
-        import jsonschema
+        from .validator import validator
     except ImportError:
-        raise ConfigError(f"tool {name}: its check needs one more package: pip install jsonschema") from None
-    kind = jsonschema.validators.validator_for(original, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(shape)
-    except jsonschema.SchemaError as error:
-        where = ".".join(map(str, error.absolute_path)) or "its top"
-        raise ConfigError(f"tool {name}: its schema is not valid at {where}: {error.message:.200}") from None
-    return kind(shape)
+        raise ConfigError(f"tool {name}: jsonschema is missing: pip install 'voice-tool-bridge[http]'") from None
+    return validator(shape, draft, name=name)
 
 
 def safe_name(name: str) -> str:
@@ -90,8 +85,8 @@ def _object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if text.strip() in ("", "null"):
         text = "{}"
     try:
-        arguments = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        arguments = decode(text)
+    except json.JSONDecodeError as error:
         # The chain would carry what was sent into logs.
         raise _refusal(f"the arguments are not valid JSON ({error.msg})", schema) from None
     if not isinstance(arguments, dict):
@@ -108,8 +103,8 @@ def _known(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> d
     if any("additionalProperties" in each or "patternProperties" in each for each in _layers(schema)):
         return arguments
     names = frozenset[str]().union(*(each.get("properties", ()) for each in _layers(schema)))
-    if extras := sorted(arguments.keys() - names):
-        logger.warning("tool %s: arguments without a parameter dropped: %.200s", name, ", ".join(map(repr, extras)))
+    if extras := arguments.keys() - names:
+        report_dropped(name, len(extras), names)
     return {key: value for key, value in arguments.items() if key in names}
 
 
@@ -204,12 +199,10 @@ def _from_text(text: str, types: frozenset[str]) -> Any:
 
 def _faults(errors: list[Any], schema: Mapping[str, Any]) -> Iterable[str]:
     """One line for each, as far as they differ."""
-    from jsonschema.exceptions import best_match
+    from .validator import nearest
 
     names = property_names(schema)
-    # In a union, the fault lies where the value comes nearest to being taken.
-    nearest = [best_match([error]) for error in errors]
-    return dict.fromkeys(_fault(error, names) for error in nearest)
+    return dict.fromkeys(_fault(nearest(error), names) for error in errors)
 
 
 def _fault(error: Any, names: frozenset[str]) -> str:
@@ -222,8 +215,7 @@ def _fault(error: Any, names: frozenset[str]) -> str:
             missing = [each for each in limit if each not in error.instance]
             return "; ".join(f"{'.'.join([*path, each])} is missing" for each in missing)
         case "additionalProperties" if limit is False:
-            extras = sorted(error.instance.keys() - error.schema.get("properties", {}).keys())
-            return "; ".join(f"{'.'.join([*path, each[:64]])} is not a parameter" for each in extras[:SHOWN])
+            return f"{where}: {UNKNOWN}"
         case "enum":
             return f"{where}: should be {' or '.join(repr(each) for each in limit[:SHOWN])}"
         case "const":

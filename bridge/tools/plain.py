@@ -7,7 +7,6 @@ value may hold such keys.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 import orjson
 
 from ..errors import ConfigError
+from .patterns import is_light, is_matchable
 
 __all__ = ["plain"]
 
@@ -30,14 +30,14 @@ _LEFT_OUT: Final = frozenset(
     {
         *("$schema", "$id", "$anchor", "$comment", "$defs", "$vocabulary", "definitions", "discriminator", "title"),
         "dependencies",  # no draft since 2019 has it, and hardly anybody used it
+        "unevaluatedProperties",  # its check would match patterns that may take for ever
     }
 )
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SINGLE: Final = frozenset(
     {
-        *("items", "additionalItems", "unevaluatedItems", "contains"),
-        *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+        *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "propertyNames"),
         *("not", "if", "then", "else"),
     }
 )
@@ -45,15 +45,16 @@ _WORDS: Final = frozenset({"title", "description", "default", "examples", "depre
 """Keywords that allow and forbid nothing."""
 
 
-def plain(document: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+def plain(document: Mapping[str, Any], *, name: str, own: bool = False) -> dict[str, Any]:
     """The schema of a tool's arguments with its references inlined, without titles, identifiers and definitions.
 
-    Its `type` is `object`, and it has `properties`. A pattern that is no regular expression of Python is left out with
-    a warning. Raises `ConfigError` for a schema that contains itself, refers to something outside of it, is too large
-    or too deep, or describes anything but an object. `name` is the tool's, for the texts.
+    Its `type` is `object`, and it has `properties`. A pattern that cannot be matched (see `patterns`) is left out with
+    a warning, or refused where the user can mend it, since the schema is the user's `own`. Raises `ConfigError` for
+    that, and for a schema that contains itself, refers to something outside of it, is too large or too deep, or
+    describes anything but an object. `name` is the tool's, for the texts.
     """
     try:
-        schema = _Reader(document, name).read(document)
+        schema = _Reader(document, name, own).read(document)
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
             raise ConfigError(f"tool {name}: its arguments must be an object: the schema's type has to be 'object'")
         result: dict[str, Any] = orjson.loads(orjson.dumps({"type": "object", "properties": {}} | schema))
@@ -68,6 +69,7 @@ class _Reader:
 
     document: Mapping[str, Any]
     name: str
+    own: bool
     size: int = 0
 
     def read(self, schema: Any, inside: tuple[str, ...] = (), depth: int = 0) -> Any:
@@ -85,18 +87,24 @@ class _Reader:
         return {key: self._value(key, value, inside, depth) for key, value in schema.items() if self._kept(key, value)}
 
     def _kept(self, key: str, value: Any) -> bool:
-        if key == "pattern" and not _is_pattern(value):
-            logger.warning("tool %s: a pattern is left out, since it is no regular expression of Python", self.name)
-            return False
-        return key not in _LEFT_OUT
+        return key not in _LEFT_OUT and (key != "pattern" or self._matchable(value))
+
+    def _matchable(self, pattern: Any) -> bool:
+        if (self.own or is_light(pattern)) and is_matchable(pattern):
+            return True
+        what = f"the pattern {pattern!r:.80} cannot be matched: no look-around, back-references or huge repetitions"
+        if self.own:
+            raise self._wrong(what)
+        logger.warning("tool %s: a pattern is left out: %s", self.name, what)
+        return False
 
     def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
         self._spend(len(key) + 4)
         match key, value:
             case key, Mapping() if key in _BY_NAME:
                 self._spend(sum(map(len, value)))
-                kept = {name: each for name, each in value.items() if key != "patternProperties" or _is_pattern(name)}
-                return {name: self.read(each, inside, depth + 1) for name, each in kept.items()}
+                kept = [name for name in value if key != "patternProperties" or self._matchable(name)]
+                return {name: self.read(value[name], inside, depth + 1) for name in kept}
             case (key, list()) if key in _LISTS or key == "items":  # a list of items: drafts before 2020
                 return [self.read(each, inside, depth + 1) for each in value]
             case (key, _) if key in _BY_NAME or key in _LISTS:
@@ -138,11 +146,3 @@ class _Reader:
 
     def _wrong(self, what: str) -> ConfigError:
         return ConfigError(f"tool {self.name}: its schema cannot be used: {what}")
-
-
-def _is_pattern(text: Any) -> bool:
-    try:
-        re.compile(text)
-    except (re.error, TypeError):
-        return False
-    return True

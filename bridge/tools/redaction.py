@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import orjson
+from .encode import decode, encodable, encode
 
 __all__ = ["masked", "shown"]
 
@@ -14,10 +15,13 @@ _SHOWN = 200
 """Characters of a value that a log line holds at most."""
 
 
-def shown(arguments: Mapping[str, Any], fields: Collection[str]) -> str:
-    """These arguments and no others, as JSON text for a log line or a trace; empty if there are none."""
-    chosen = {name: _short(arguments[name]) for name in fields if name in arguments}
-    return orjson.dumps(chosen, default=str).decode() if chosen else ""
+def shown(arguments: Mapping[str, Any], fields: Collection[str], redact: Collection[str] = ()) -> str:
+    """These arguments and no others, as JSON text for a log line or a trace; empty if there are none.
+
+    What is to be redacted is masked in them, too.
+    """
+    chosen = {name: encodable(_short(arguments[name])) for name in fields if name in arguments}
+    return masked(encode(chosen), redact) if chosen else ""
 
 
 def masked(text: str, fields: Collection[str]) -> str:
@@ -25,10 +29,10 @@ def masked(text: str, fields: Collection[str]) -> str:
     if not fields:
         return text
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return orjson.dumps(_MASK).decode()
-    return orjson.dumps(_masked(value, fields)).decode()
+        value = decode(text)
+    except json.JSONDecodeError:
+        return encode(_MASK)
+    return encode(_masked(value, fields))
 
 
 def _masked(value: Any, fields: Collection[str]) -> Any:

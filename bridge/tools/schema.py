@@ -10,10 +10,10 @@ What arrives is checked once, by one validator made at registration. These and n
 
 * `""`, `null` or blank arguments count as `{}`;
 * a number or a boolean may come as a string (`"3"`, `"true"`), an integer as `3.0`, as pydantic's lax mode has it;
-* arguments that no parameter takes are dropped, and named in a warning.
+* arguments that no parameter takes are dropped, and counted in a warning.
 
 With `strict` the last two are refused. A parameter that is left out gets the function's own default. Error texts name
-parameters and what is expected of them, never a value that was sent.
+parameters and what is expected of them, never a value that was sent, nor a name: a model may take one for the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints
@@ -34,6 +34,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, core_schema,
 from typing_extensions import TypedDict
 
 from ..errors import ConfigError, InvalidArguments
+from .call import served
 from .plain import plain
 
 try:
@@ -41,7 +42,18 @@ try:
 except ImportError:  # the extra "docstrings"
     docstring_parser = None  # type: ignore[assignment]  # tested for before every use
 
-__all__ = ["EXPECTED", "SHOWN", "Parameters", "describe", "expected", "innermost", "kind_of", "property_names"]
+__all__ = [
+    "EXPECTED",
+    "SHOWN",
+    "UNKNOWN",
+    "Parameters",
+    "describe",
+    "expected",
+    "innermost",
+    "kind_of",
+    "property_names",
+    "report_dropped",
+]
 
 logger = logging.getLogger("bridge.tools")
 
@@ -49,6 +61,7 @@ EXPECTED = ". Expected: "
 """Between what is wrong with arguments and what they should be."""
 SHOWN = 20
 """How many parameters or faults an error text lists at most."""
+UNKNOWN = "a name that was sent is not a parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +205,16 @@ def _check(
         # The chain would carry what was sent into logs.
         raise InvalidArguments(_complaint(error, schema)) from None
     if not arguments.keys() <= names:
-        extras = sorted(arguments.keys() - names)
-        logger.warning("tool %s: arguments without a parameter dropped: %.200s", name, ", ".join(map(repr, extras)))
+        report_dropped(name, len(arguments.keys() - names), names)
         arguments = {key: value for key, value in arguments.items() if key in names}
     return arguments
+
+
+def report_dropped(name: str, number: int, known: Iterable[str]) -> None:
+    """Say that arguments were dropped. Their names were made up by a model, and may be anything: a card's number."""
+    takes = ", ".join(sorted(known)[:SHOWN]) or "none"
+    line = "tool %s: %d of the arguments dropped, since no parameter is called so (there are %s)%s"
+    logger.warning(line, name, number, takes, served())
 
 
 def _complaint(error: ValidationError, schema: Mapping[str, Any]) -> str:
@@ -228,7 +247,7 @@ def _fault(error: ErrorDetails, names: frozenset[str]) -> str:
         case "missing":
             return f"{where} is missing"
         case "extra_forbidden":
-            return f"{str(error['loc'][-1])[:64]} is not a parameter"
+            return f"{where}: {UNKNOWN}"
         case "value_error" | "assertion_error":
             return f"{where} is not accepted"
         case kind if kind not in _KNOWN_FAULTS or quoted:

@@ -13,6 +13,7 @@ called as a model would call it is refused here, at start-up, with a `ConfigErro
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -23,12 +24,24 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 import orjson
 
 from ..core.events import Deliver, Start, ToolSpec
-from ..errors import ConfigError, InvalidArguments
-from .call import CallContext, Parked
+from ..errors import ConfigError, InvalidArguments, ToolUnavailable
+from .call import CallContext, Parked, serving
+from .encode import decode, encodable, encode
 from .policy import Approval, Dedupe, Example, Rate
 from .schema import EXPECTED, Parameters, describe, expected, innermost
 
-__all__ = ["CallContext", "CheckOutcome", "Effect", "Parked", "Policy", "Tool", "ToolOptions", "Toolset", "make_tool"]
+__all__ = [
+    "TOOL_NAME",
+    "CallContext",
+    "CheckOutcome",
+    "Effect",
+    "Parked",
+    "Policy",
+    "Tool",
+    "ToolOptions",
+    "Toolset",
+    "make_tool",
+]
 
 Effect = Literal["read", "write", "terminal"]
 """What running a tool does: looks something up, changes something, or ends something for good (the call, say)."""
@@ -46,7 +59,8 @@ ApprovalRule = Approval | Callable[[Mapping[str, Any], CallContext], Approval]
 A function that fails, or that returns anything else, forbids the call.
 """
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes."""
 _PROVIDER_MARGIN = 1.0
 """Seconds that a provider is told to wait beyond our own limits, so that our answer comes first."""
 
@@ -63,6 +77,7 @@ _LIMITS = (
     "concurrency",
     "session_concurrency",
 )
+_WHOLE = ("result_limit", "concurrency", "session_concurrency")
 _CHOICES = {
     "effect": get_args(Effect),
     "on_interrupt": get_args(OnInterrupt),
@@ -136,10 +151,8 @@ class Tool:
     """Where it comes from, for error messages."""
 
     def __post_init__(self) -> None:
-        if self.spec.timeout is None:
-            object.__setattr__(self, "spec", replace(self.spec, timeout=self.longest + _PROVIDER_MARGIN))
         name = self.spec.name
-        if not _NAME.fullmatch(name):
+        if not TOOL_NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no tool name: 1 to 64 of A-Z a-z 0-9 _ - are allowed; pass name=...")
         if self.spec.hold and self.spec.start is Start.AFTER_REPLY:
             raise ConfigError(
@@ -147,9 +160,11 @@ class Tool:
                 "leave out hold, or pass start='now'"
             )
         for limit in _LIMITS:
-            value = getattr(self, limit)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"tool {name}: {limit} must be a number greater than 0")
+            value, whole = getattr(self, limit), limit in _WHOLE
+            if value is not None and not (isinstance(value, int if whole else int | float) and 0 < value < math.inf):
+                raise ConfigError(f"tool {name}: {limit} must be a {'whole ' if whole else ''}number greater than 0")
+        if self.spec.timeout is None:
+            object.__setattr__(self, "spec", replace(self.spec, timeout=self.longest + _PROVIDER_MARGIN))
         if self.on_session_end is None:
             object.__setattr__(self, "on_session_end", "cancel" if self.effect == "read" else "finish")
         for choice, choices in _CHOICES.items():
@@ -175,14 +190,25 @@ class Tool:
         return self.effect == "read" if self.idempotent is None else self.idempotent
 
     def arguments(self, text: str, context: CallContext) -> dict[str, Any]:
-        """What a model sent, checked, and with what is hidden from it filled in. Raises `InvalidArguments`."""
+        """What a model sent, checked, and with what is hidden from it filled in.
+
+        Raises `InvalidArguments`, or `ToolUnavailable` from that if it is what is hidden that does not fit.
+        """
+        with serving(context):
+            return self._checked(text, context)
+
+    def _checked(self, text: str, context: CallContext) -> dict[str, Any]:
         if not self.hidden:
             return self.check(text)
         try:
             return self.check(_filled(text, self.hidden, context))
         except InvalidArguments as error:
-            what = str(error).partition(EXPECTED)[0]
-            raise InvalidArguments(f"{what}{EXPECTED}{expected(orjson.loads(self.spec.parameters))}") from None
+            faults = str(error).partition(EXPECTED)[0].split("; ")
+        # A model can mend only what it sees.
+        if theirs := [each for each in faults if re.split("[ .:]", each, maxsplit=1)[0] not in self.hidden]:
+            raise InvalidArguments(f"{'; '.join(theirs)}{EXPECTED}{expected(orjson.loads(self.spec.parameters))}")
+        why = InvalidArguments(f"hidden parameters cannot be filled from the session's metadata: {'; '.join(faults)}")
+        raise ToolUnavailable(f"{self.spec.name} is not available now") from why
 
 
 class Policy(TypedDict, total=False):
@@ -307,6 +333,7 @@ def make_tool(
         values["rate"] = Rate.parse(rate)
     if isinstance(dedupe := values.get("dedupe"), int | float):
         values["dedupe"] = Dedupe(dedupe)
+    _refuse_unknown(values, orjson.loads(parameters.schema), name)
     spec = ToolSpec(
         name=name,
         description=description,
@@ -317,6 +344,18 @@ def make_tool(
         reply=reply,
     )
     return Tool(spec=spec, invoke=invoke, check=parameters.check, blocking=blocking, source=source, **values)
+
+
+def _refuse_unknown(policy: Mapping[str, Any], schema: Mapping[str, Any], name: str) -> None:
+    """A misspelled name would show a model what is hidden from it, or make all calls the same."""
+    if schema.get("additionalProperties"):  # then there are parameters without a name
+        return
+    dedupe = policy.get("dedupe")
+    named = {"hidden": policy.get("hidden") or (), "dedupe": dedupe.fields if dedupe else ()}
+    for option, names in named.items():
+        if unknown := [each for each in names if each not in schema["properties"]]:
+            known = ", ".join(schema["properties"]) or "none"
+            raise ConfigError(f"tool {name}: {option} names {unknown[0]}, which is no parameter; there are {known}")
 
 
 def _tool_of(
@@ -373,17 +412,17 @@ def _without(hidden: Mapping[str, str], parameters: str) -> str:
 def _filled(text: str, hidden: Mapping[str, str], context: CallContext) -> str:
     """The arguments with the hidden ones set by us, whatever a model sent for them."""
     try:
-        sent = orjson.loads(text.strip() or "{}")
-    except orjson.JSONDecodeError:
+        sent = decode(text.strip() or "{}")
+    except json.JSONDecodeError:
         return text
     if sent is None:
         sent = {}
     if not isinstance(sent, dict):
         return text
     known = {**context.metadata, "session_id": context.session_id, "call_id": context.key.call_id, "tool": context.tool}
-    ours = {name: known[source] for name, source in hidden.items() if source in known}
+    ours = {name: encodable(known[source]) for name, source in hidden.items() if source in known}
     shown = {name: value for name, value in sent.items() if name not in hidden}
-    return orjson.dumps(shown | ours, default=str).decode()
+    return encode(shown | ours)
 
 
 # ------------------------------------------------------------------------------------------------- looking at functions

@@ -20,12 +20,13 @@ from typing import Any, NoReturn, assert_never
 
 import anyio
 import httpx2
-import orjson
 
 from ..core.dialect import Endpoint, Message
-from ..core.events import Frame
+from ..core.events import Frame, ReplyDone
 from ..core.http import Heard, HttpDialect, Outcome, Request
+from ..core.messages import decode, encode
 from ..errors import ConfigError, TransportError
+from .answers import Answer, json_object, retry_seconds
 from .patience import Patience, Pauses
 
 __all__ = ["HttpTransport"]
@@ -35,17 +36,6 @@ logger = logging.getLogger("bridge.http")
 _DONE = "[DONE]"
 """How several providers end an event stream."""
 _WAITING_FRAMES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The answer to one request. Status 0: there is none."""
-
-    status: int
-    body: Message
-    retry_after: float = 0.0
-    reached: bool = True
-    """May the request have reached the provider at all?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +55,10 @@ class HttpTransport:
     def __init__(
         self, endpoint: Endpoint, dialect: HttpDialect, *, patience: Patience | None = None, max_size: int = 4 << 20
     ) -> None:
-        """Frames and answers beyond `max_size` bytes are not read. Raises `ConfigError` for an impossible address."""
+        """Events beyond `max_size` bytes are left out, answers beyond it end the session.
+
+        Raises `ConfigError` for an impossible address.
+        """
         if not endpoint.url.startswith(("https://", "http://")):
             raise ConfigError("the provider's url must be an HTTP address: https://host/path")
         self._patience = patience or Patience()
@@ -82,7 +75,10 @@ class HttpTransport:
         self._cursor = ""
         self._posted: dict[str, _Posted] = {}
         self._doubts = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._turn_ended = asyncio.Event()
+        self._turn_ended.set()
+        """Not set while somebody waits for it."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------- as a transport
 
@@ -98,7 +94,7 @@ class HttpTransport:
         if self._lost is not None:
             raise self._lost
         try:
-            await self._deliver(orjson.loads(frame))
+            await self._deliver(decode(frame))
         except TransportError as lost:
             self._lose(lost)
             raise
@@ -116,6 +112,11 @@ class HttpTransport:
         self._lost = self._lost or lost
         self._put.close()
 
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._until_lost(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _until_lost(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
@@ -127,8 +128,8 @@ class HttpTransport:
 
     # ------------------------------------------------------------------------------------------- writing
 
-    async def _deliver(self, message: Message, times: int = 1) -> None:
-        """Post a message until its fate is known."""
+    async def _deliver(self, message: Message, times: int = 1, *, limit: float = 0.0) -> None:
+        """Post a message until its fate is known. What cannot be taken yet goes on by itself, until the `limit`."""
         call, key, pauses = self._dialect.answers(message), _key(), Pauses("a post was not taken", self._patience)
         while (request := self._dialect.request(self._session_id, message)) is not None:
             answer = await self._ask(request, key)
@@ -144,6 +145,13 @@ class HttpTransport:
                     await self._end(message, answer)
                 case Outcome.RETRY:
                     await self._rest(pauses, answer)
+                case Outcome.LATER if not limit:
+                    return self._start(self._deliver_later(message))  # what is behind it may be what the turn waits for
+                case Outcome.LATER if _now() < limit:
+                    await self._end_of_turn()
+                case Outcome.LATER:
+                    logger.warning("session %s: turns of others left no room for a message: given up", self._session_id)
+                    return await self._tell(self._dialect.answered(message, answer.status, answer.body))
                 case Outcome.CONFIRM:
                     await self._rest(pauses, answer)
                     if call not in await self._look():
@@ -153,21 +161,33 @@ class HttpTransport:
                     assert_never(outcome)
         await self._tell(self._dialect.answered(message, 200, {}))
 
-    def _outcome(self, message: Message, answer: _Answer) -> Outcome:
+    async def _deliver_later(self, message: Message) -> None:
+        limit = _now() + self._patience.turn_of_others
+        await self._end_of_turn()
+        await self._deliver(message, limit=limit)
+
+    async def _end_of_turn(self) -> None:
+        """Wait for it; a while, since it may have been told already."""
+        self._turn_ended.clear()
+        with anyio.move_on_after(self._patience.longest_pause):
+            await self._turn_ended.wait()
+
+    def _outcome(self, message: Message, answer: Answer) -> Outcome:
         if answer.reached:
             return self._dialect.judge(message, answer.status, answer.body)
         if not self._session_id:
             raise TransportError("cannot connect to the provider: check its address, and the network")
         return Outcome.RETRY
 
-    async def _delivered(self, message: Message, answer: _Answer, times: int) -> None:
+    async def _delivered(self, message: Message, answer: Answer, times: int) -> None:
         heard = self._dialect.answered(message, answer.status, answer.body)
         if not self._session_id:
             if not heard.session_id:
                 raise TransportError("the provider took the setup, and named no session: check its address")
             # What the setup's answer tells waits until somebody listens: what is sent then has its effects heard.
             self._session_id, self._created = heard.session_id, heard
-            self._tasks = [asyncio.create_task(self._until_lost(work)) for work in (self._read(), self._confirm())]
+            self._start(self._read())
+            self._start(self._confirm())
             return
         await self._tell(heard)
         call = self._dialect.answers(message)
@@ -178,8 +198,9 @@ class HttpTransport:
         self._posted[call] = _Posted(message, _now(), times)
         self._doubts.set()
 
-    async def _refused(self, message: Message, answer: _Answer) -> None:
-        logger.warning("session %s: the provider refused a post (HTTP %d)", self._session_id, answer.status)
+    async def _refused(self, message: Message, answer: Answer) -> None:
+        if self._session_id:  # that there will be none is told by whoever wanted it
+            logger.warning("session %s: the provider refused a post (HTTP %d)", self._session_id, answer.status)
         await self._tell(self._dialect.answered(message, answer.status, answer.body))
         other = self._dialect.instead(message)
         if other is not None:
@@ -253,7 +274,7 @@ class HttpTransport:
             if request.streams or not heard.messages:
                 await self._rest(pauses, answer)
 
-    async def _poll(self, request: Request) -> tuple[_Answer, Heard]:
+    async def _poll(self, request: Request) -> tuple[Answer, Heard]:
         """Ask once."""
         if self._created.messages:
             await self._catch_up()
@@ -262,18 +283,18 @@ class HttpTransport:
         await self._tell(heard)
         return answer, heard
 
-    async def _listen(self, request: Request) -> tuple[_Answer, Heard]:
+    async def _listen(self, request: Request) -> tuple[Answer, Heard]:
         """Listen to one event stream, to its end."""
         timeout = httpx2.Timeout(self._patience.silence, connect=self._patience.connect)
-        last, answer = Heard(), _Answer(0, {})
+        last, answer = Heard(), Answer(0, {})
         try:
             async with self._client.stream(request.method, request.path, timeout=timeout) as response:
                 if response.status_code != 200:
                     return await self._answer(response), last
-                answer = _Answer(200, {})
+                answer = Answer(200, {})
                 await self._catch_up()
                 async for event in httpx2.EventSource(response, max_event_size=self._max_size):
-                    message = _message(event.data.encode())
+                    message = json_object(event.data.encode())
                     if message:
                         last = self._seen(message)
                         await self._tell(last)
@@ -307,15 +328,20 @@ class HttpTransport:
                 self._posted = {
                     call: replace(posted, shown=call not in pending) for call, posted in self._posted.items()
                 }
-            await self._pass_on(orjson.dumps(message).decode())
+            if not self._turn_ended.is_set() and self._ends_turn(message):
+                self._turn_ended.set()
+            await self._pass_on(encode(message))
         if heard.over:
             raise TransportError("the provider ended the session")
+
+    def _ends_turn(self, message: Message) -> bool:
+        return any(isinstance(event, ReplyDone) for event in self._dialect.decode_server(message))
 
     async def _pass_on(self, frame: Frame) -> None:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # nobody reads any more
             await self._put.send(frame)
 
-    async def _end(self, message: Message, answer: _Answer) -> NoReturn:
+    async def _end(self, message: Message, answer: Answer) -> NoReturn:
         """Tell why nothing will follow, and raise `TransportError`."""
         await self._tell(self._dialect.answered(message, answer.status, answer.body))
         why = "check that the session still exists, and the key"
@@ -323,7 +349,7 @@ class HttpTransport:
 
     # ------------------------------------------------------------------------------------------- one request
 
-    async def _ask(self, request: Request, key: str = "", *, patience: float | None = None) -> _Answer:
+    async def _ask(self, request: Request, key: str = "", *, patience: float | None = None) -> Answer:
         headers = {"idempotency-key": key} if request.keyed and key else {}
         body: dict[str, Any] = {} if request.body is None else {"json": request.body}
         timeout = httpx2.Timeout(patience or self._patience.answer, connect=self._patience.connect)
@@ -333,24 +359,23 @@ class HttpTransport:
             ) as response:
                 return await self._answer(response)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
-            return _Answer(0, {}, reached=False)
+            return Answer(0, {}, reached=False)
         except httpx2.HTTPError:
-            return _Answer(0, {})
+            return Answer(0, {})
 
-    async def _answer(self, response: httpx2.Response) -> _Answer:
+    async def _answer(self, response: httpx2.Response) -> Answer:
         data = bytearray()
         async for chunk in response.aiter_bytes():
             data += chunk
-            if len(data) > self._max_size:
-                limit = self._max_size
-                logger.warning("session %s: an answer of over %d bytes was not read", self._session_id, limit)
-                data.clear()
-                break
-        return _Answer(response.status_code, _message(data), _seconds(response.headers.get("retry-after", "")))
+            if len(data) > self._max_size:  # it would be no shorter the next time
+                limit = f"{self._max_size:,} bytes"
+                raise TransportError(f"an answer of the provider is over {limit}: raise SessionOptions.max_frame")
+        return Answer(response.status_code, json_object(data), retry_seconds(response.headers.get("retry-after", "")))
 
-    async def _rest(self, pauses: Pauses, answer: _Answer) -> None:
+    async def _rest(self, pauses: Pauses, answer: Answer) -> None:
         """Wait before the next try, as long as the provider says, and ever longer if it says nothing."""
-        seconds = max(pauses.next(), answer.retry_after)
+        last = f"HTTP {answer.status}" if answer.status else "no answer"
+        seconds = max(pauses.next(last), answer.retry_after)
         if seconds > self._patience.give_up:
             raise TransportError(f"the provider asks to come back in {seconds:g} s, which is too long to wait")
         await asyncio.sleep(seconds)
@@ -364,20 +389,6 @@ def _tls() -> ssl.SSLContext:
 
 def _key() -> str:
     return secrets.token_hex(16)
-
-
-def _message(data: bytes | bytearray) -> Message:
-    """A body or an event as a JSON object; empty if it is none."""
-    try:
-        message = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return message if isinstance(message, dict) else {}
-
-
-def _seconds(retry_after: str) -> float:
-    """A `Retry-After` in seconds; dates, which no provider here sends, count as none."""
-    return float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else 0.0
 
 
 def _now() -> float:

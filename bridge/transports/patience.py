@@ -29,6 +29,8 @@ class Patience:
     """After this long an accepted answer that has not shown is looked for, and posted again if it is missing."""
     confirmations: int = 3
     """How often one answer is posted again for that reason."""
+    turn_of_others: float = 300.0
+    """After this long a message counts as refused that is not taken, since turns of others run."""
 
 
 class Pauses:
@@ -40,11 +42,11 @@ class Pauses:
         self._began = get_running_loop().time()
         self._pause = patience.first_pause
 
-    def next(self) -> float:
-        """Raises `TransportError` when it has been tried for long enough."""
+    def next(self, last: str) -> float:
+        """`last` says how the latest try ended. Raises `TransportError` when it has been tried for long enough."""
         if get_running_loop().time() - self._began > self._patience.give_up:
-            limit = f"{self._patience.give_up:g} s"
-            raise TransportError(f"{self._what} for {limit}: check the state of the provider, and the network")
+            tried = f"{self._what} for {self._patience.give_up:g} s (at last: {last})"
+            raise TransportError(f"{tried}: check the key, the state of the provider, and the network")
         pause = self._pause
         self._pause = min(pause * random.uniform(2, 3), self._patience.longest_pause)
         return pause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable
 
 import anyio
@@ -23,6 +24,8 @@ _PING_TIMEOUT = 10.0
 for a provider that keeps a lost session for 30."""
 _TOO_BIG = 1009
 """Close code of whoever was sent a frame beyond its limit."""
+_UNHEARD = logging.Logger("unheard", logging.CRITICAL)
+"""At level DEBUG the library would log every header and frame, and with them the key, arguments and results."""
 
 
 class WebSocketTransport:
@@ -48,6 +51,7 @@ class WebSocketTransport:
                 ping_timeout=_PING_TIMEOUT,
                 max_size=max_size,
                 max_queue=64,
+                logger=_UNHEARD,
             )
         except InvalidURI:
             raise ConfigError("the provider's url must be a WebSocket address: wss://host/path") from None
@@ -80,9 +84,11 @@ class WebSocketTransport:
         self._connection.transport.abort()
 
     async def aclose(self) -> None:
-        with anyio.move_on_after(_CLOSE_TIMEOUT), contextlib.suppress(Exception):
-            await self._connection.close()
-        self.abort()
+        try:
+            with anyio.move_on_after(_CLOSE_TIMEOUT), contextlib.suppress(Exception):
+                await self._connection.close()
+        finally:
+            self.abort()
 
 
 def _refusal(status: int) -> Exception:

@@ -13,9 +13,7 @@ parent has died; its sessions have `drain_seconds` then. So a session is lost on
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import anyio
 from ..admin import app_of, listening
 from ..config import Sidecar
 from ..errors import ConfigError
+from ..ports import refuse_taken, reserved
 from ..serve import access_of, at_each_hangup, until_stopped
 from .fleet import Fleet
 from .worker import Order
@@ -41,7 +40,8 @@ def run(sidecar: Sidecar, config: Path | None, overrides: Overrides, started: Ca
     Raises `ConfigError` if one of them cannot start; then none does.
     """
     settings, limits = sidecar.settings, sidecar.limits
-    with _reserved(settings.listen.host, settings.listen.port) as port:
+    refuse_taken(settings.listen, settings.admin)
+    with reserved(settings.listen.host, settings.listen.port, shared=True) as port:
         listen = {"host": settings.listen.host, "port": port, "workers": settings.listen.workers}
         order = Order(config, {**overrides, "listen": {**overrides.get("listen", {}), **listen}})
         # What it may take to end all sessions at once, and some more.
@@ -75,30 +75,3 @@ async def _govern(fleet: Fleet, sidecar: Sidecar, started: Callable[[int], None]
     if fleet.fault:
         raise ConfigError(fleet.fault)
     return left
-
-
-@contextmanager
-def _reserved(host: str, port: int) -> Iterator[int]:
-    """The port that all workers are to share; 0 has become a number.
-
-    It stays bound while workers come and go. Since nobody listens here, the kernel gives this process no connection.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        reserved = socket.socket(family, kind, protocol)
-    except OSError as fault:
-        raise _no_port(host, port, fault) from None
-    with reserved:
-        try:
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            reserved.bind(address)
-        except OSError as fault:
-            raise _no_port(host, port, fault) from None
-        yield int(reserved.getsockname()[1])
-
-
-def _no_port(host: str, port: int, fault: OSError) -> ConfigError:
-    return ConfigError(f"cannot listen on {host}:{port}: {fault.strerror}; choose another port")

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from itertools import count
@@ -115,12 +115,21 @@ class Fleet:
     async def drain(self, seconds: float) -> int:
         """As `Relay.drain`, for all. A worker that does not say how many it had to end counts as one session."""
         self._stopping.set()
-        asked = [worker.number for worker in self._workers.values() if worker.life is _Life.UP]
+        asked = [worker for worker in self._workers.values() if worker.life is _Life.UP]
         left = await self._ask_all("drain", seconds + self._end_seconds, seconds=seconds)
-        for number in asked:
-            if number not in left:
-                logger.error("worker %d did not say how its sessions ended; take them for lost", number)
-        return sum(left.get(number, 1) for number in asked)
+        for worker in asked:
+            if worker.number not in left:
+                left[worker.number] = await self._left_in_silence(worker)
+        return sum(left[worker.number] for worker in asked)
+
+    async def _left_in_silence(self, worker: _Worker) -> int:
+        """Who signals all processes, as systemd may, has workers drain by themselves: then the exit code tells."""
+        if worker.life is _Life.LEAVING:
+            with anyio.move_on_after(_EXIT_SECONDS):
+                if not await worker.process.wait():
+                    return 0
+        logger.error("worker %d did not say how its sessions ended; take them for lost", worker.number)
+        return 1
 
     async def reload(self) -> None:
         """Have all workers read their settings again; each logs what came of it."""
@@ -149,7 +158,7 @@ class Fleet:
         worker = self._workers.get(number)
         if worker is None:
             return "not running"
-        return "does not answer" if worker.life is _Life.UP else "starting"
+        return "does not answer" if worker.life is _Life.UP else worker.life.value
 
     async def _sessions(self) -> list[Any]:
         return _numbered(await self._ask_all("sessions", _PAGE_SECONDS))
@@ -169,16 +178,14 @@ class Fleet:
         return answers
 
     async def calls(self, session: str | None = None) -> list[Any]:
-        """The calls of a session, or those that wait for somebody outside, each with its worker in it."""
-        return _numbered(await self._ask_all("calls", _PAGE_SECONDS, session=session))
+        """The calls of a session, or those that wait for somebody outside, each with its worker in it, or with one that
+        knows of it.
+        """
+        return _once("key", _numbered(await self._ask_all("calls", _PAGE_SECONDS, session=session)))
 
     async def pending(self) -> list[Any]:
         """The calls that wait to be approved, each with its worker in it, or with one that knows of it."""
-        found: dict[str, Any] = {}
-        for request in _numbered(await self._ask_all("pending", _PAGE_SECONDS)):
-            if request["id"] not in found or not request.get("elsewhere"):
-                found[request["id"]] = request
-        return list(found.values())
+        return _once("id", _numbered(await self._ask_all("pending", _PAGE_SECONDS)))
 
     async def settle(self, key: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the worker says that knows the call."""
@@ -283,6 +290,15 @@ class Fleet:
         self._settled.set()
 
 
+def _once(name: str, found: Iterable[Any]) -> list[Any]:
+    """Each thing with this name once; as the worker says that has it, if one does."""
+    known: dict[str, Any] = {}
+    for each in found:
+        if each[name] not in known or not each.get("elsewhere"):
+            known[each[name]] = each
+    return list(known.values())
+
+
 def _numbered(said: Mapping[int, Any]) -> list[Any]:
     """What all have listed, each with its worker in it."""
     return [{"worker": number, **each} for number in sorted(said) for each in said[number]]
@@ -307,6 +323,8 @@ def _ended(code: int) -> str:
 class _Life(Enum):
     STARTING = "starting"
     UP = "up"
+    LEAVING = "leaving"
+    """It says nothing any more."""
 
 
 class _Worker:
@@ -356,6 +374,7 @@ class _Worker:
                     case {"failed": why}:
                         self.failed = why
         finally:
+            self.life = _Life.LEAVING
             self._channel.close()
             for answer in self._asked.values():
                 if not answer.done():

@@ -55,14 +55,18 @@ def work() -> None:
     try:
         sidecar = read(config, overrides)
         log_to_stderr(sidecar.settings.log.level, order["worker"])
-        run_loop(obey(parent, sidecar, Reloader(config, overrides, sidecar), order["worker"]))
+        left = run_loop(obey(parent, sidecar, Reloader(config, overrides, sidecar), order["worker"]))
+        sys.exit(1 if left else 0)
     except ConfigError as fault:
         parent.sendall(packed({"failed": str(fault)}))
         sys.exit(2)
 
 
-async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = None, worker: int = 1) -> None:
-    """Serve until the parent has closed its end of the pair, or SIGTERM. Raises `ConfigError`."""
+async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = None, worker: int = 1) -> int:
+    """Serve until the parent has closed its end of the pair, or SIGTERM; returns how many sessions had to be ended.
+
+    Raises `ConfigError`.
+    """
     async with serving(sidecar, worker) as served, anyio.create_task_group() as answering:
         relay = served.relay
         channel = await Channel.over(parent)
@@ -88,19 +92,21 @@ async def obey(parent: socket.socket, sidecar: Sidecar, reload: Reload | None = 
             await waiting.start(at_each_hangup, answers.reload)
             channel.send({"started": relay.port})
             await stop.wait()
-            await _drain(relay, sidecar.settings.session.drain_seconds)
+            left = await _drain(relay, sidecar.settings.session.drain_seconds)
             waiting.cancel_scope.cancel()
         answers.close()
     channel.close()
+    return left
 
 
-async def _drain(relay: Relay, seconds: float) -> None:
+async def _drain(relay: Relay, seconds: float) -> int:
     relay.stop_listening()  # the other workers take what is new
     if relay.sessions:
         logger.info("no new sessions; %d are open and have %g s", len(relay.sessions), seconds)
     left = await relay.drain(seconds)
     if left:
         logger.warning("%d sessions had to be ended", left)
+    return left
 
 
 class _Answers:

@@ -21,7 +21,7 @@ from bridge.admin.probe import main, probe
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.errors import ConfigError
 from bridge.metrics import Metrics
-from bridge.relay.server import Counters, Listen, Relay, Route, Traffic, Upstream
+from bridge.relay import Counters, Listen, Relay, Route, Traffic, Upstream
 from bridge.runner.runner import Runner
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import Simulator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,8 @@ from starlette.routing import Mount
 
 from bridge import AssemblyAI, Bridge, Parked, SessionClosed, Toolset, ToolSettled
 from bridge.admin import admin
+from bridge.journal import CallId
+from bridge.journal.memory import MemoryJournal
 from bridge.metrics import Metrics
 from bridge.session.running import ToolParked
 from bridge.simulator import AwaitResults, Call, HangUp, Reply, Scenario, Simulator, UserSays, Wait
@@ -106,3 +109,30 @@ async def test_a_drain_waits_for_sessions_that_end_by_themselves() -> None:
             while not bridge.ready:  # noqa: ASYNC110 - what is waited for is no event of ours
                 await asyncio.sleep(0)
         assert await draining == 0
+
+
+async def test_a_call_that_an_earlier_process_has_left_open_is_listed_and_completed() -> None:
+    journal = MemoryJournal()
+    await journal.claim(CallId("s.1", 3, "c1"), "order", '{"item":"lamp"}', "elsewhere/1/dead")
+    await journal.leave(CallId("s.1", 3, "c1"), math.inf)
+    key, done = "s.1.3.c1", {"status": "completed", "output": "sent"}
+    async with asyncio.timeout(20), Bridge(tools(), journal=journal) as bridge, mounted(bridge) as port:
+        assert (await port.post(result_of(key), {"status": "running"})).json()["status"] == "running"
+        await bridge.recover(dead=lambda owner: True)
+        for path in ("/v1/calls", "/v1/sessions/s.1/calls"):
+            (call,) = (await port.get(path)).json()["calls"]
+            assert (call["key"], call["session"], call["tool"], call["state"]) == (key, "s.1", "order", "waiting")
+        for repeated in (False, True):
+            answer = await port.post(result_of(key), done)
+            assert (answer.status_code, answer.json()) == (200, {"key": key, **done, "repeated": repeated})
+        assert (await port.get("/v1/calls")).json()["calls"] == []
+        assert (await port.post(result_of(key), {"status": "running"})).status_code == 410
+
+
+async def test_while_the_journal_does_not_say_whether_a_call_waits_it_may_be_asked_again() -> None:
+    journal = MemoryJournal()
+    async with asyncio.timeout(20), Bridge(tools(), journal=journal) as bridge, mounted(bridge) as port:
+        await journal.aclose()
+        for said in ({"status": "running"}, {"status": "completed", "output": 1}):
+            answer = await port.post(result_of("s.1.c1"), said)
+            assert (answer.status_code, answer.json()["retryable"]) == (503, True)

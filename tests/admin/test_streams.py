@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
 from bridge import CallKey, ToolCall, ToolResult
 from bridge.admin import Desk, Feed, server
+from bridge.admin import subject as subject_module
 from bridge.admin.feed import End, Event
 from bridge.admin.shown import fact_of
 from bridge.admin.streams import resumed_after
@@ -38,6 +40,9 @@ from bridge.core.events import (
     ToolResults,
     ToolsNotTaken,
 )
+from bridge.errors import JournalError
+from bridge.runner.approvals import ApprovalRequest
+from bridge.runner.post import Post
 from tests.admin.rig import BOSS, READER, Host, desk, served
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +214,50 @@ async def test_whoever_reads_the_stream_of_approvals_can_decide_so_requests_wait
 
 
 @pytest.mark.slow
+async def test_requests_of_other_processes_come_and_go_in_the_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject_module, "_LOOK_SECONDS", 0.001)
+    others: list[ApprovalRequest] = []
+    away = True
+
+    async def elsewhere() -> tuple[ApprovalRequest, ...]:
+        if away:
+            raise JournalError("the database is away")
+        return tuple(others)
+
+    async with desk(at=served, token=BOSS) as (host, port):
+        host.runner.post = cast(Post, "a mailbox")
+        host.runner.requests_elsewhere = elsewhere  # type: ignore[method-assign]  # as a database would tell it
+        async with port.stream("/v1/approvals/stream") as stream:
+            mine = await host.asking("a1")
+            assert (await stream.next())[1]["id"] == mine
+            others.append(ApprovalRequest("a7", "s7", CallKey(1, "c7"), "refund", "{}", "", 5.0, 60.0))
+            away = False
+            name, data, _ = await stream.next()
+            assert (name, data["id"], data["elsewhere"]) == ("asked", "a7", True)
+            others.clear()
+            name, data, _ = await stream.next()
+            assert (name, data["id"], data["resolution"]) == ("resolved", "a7", "elsewhere")
+        host.runner.post = None
+
+
+@pytest.mark.slow
+async def test_a_request_that_several_tell_of_is_in_the_stream_once() -> None:
+    feed = Feed()
+    subject = Desk(host := Host())
+
+    @asynccontextmanager
+    async def attend() -> AsyncIterator[Feed]:
+        yield feed
+
+    subject.attend = attend  # type: ignore[method-assign]
+    async with served(subject) as port, port.stream("/v1/approvals/stream") as stream:
+        for name in ("resolved", "asked", "asked", "resolved", "resolved", "asked"):
+            feed.put(name, {"id": "a1"})
+        assert [(await stream.next())[0] for _ in range(3)] == ["asked", "resolved", "asked"]
+    await host.aclose()
+
+
+@pytest.mark.slow
 async def test_a_token_that_may_only_read_is_nobody_who_could_decide() -> None:
     async with desk(at=served, token=READER) as (host, port):
         assert (await port.get("/v1/approvals/stream")).status_code == 403
@@ -256,7 +305,8 @@ def test_an_id_is_taken_only_if_this_feed_has_given_it() -> None:
     feed = Feed()
     assert resumed_after(feed, None) is None
     assert resumed_after(feed, f"{feed.life}-7") == 7
-    for strange in ("", "7", "-", f"{feed.life}-", f"{feed.life}-x", "other-7", f"{feed.life}-7-7"):
+    long = f"{feed.life}-" + 5000 * "9"
+    for strange in ("", "7", "-", f"{feed.life}-", f"{feed.life}-x", "other-7", f"{feed.life}-7-7", long):
         assert resumed_after(feed, strange) == -1
 
 

@@ -45,6 +45,37 @@ def test_an_agent_of_the_catalogue_is_named() -> None:
     assert HCompany(agent="h/web").setup() == {"create": {"agent": "h/web"}}
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"agent": {"name": "a"}}, {"agent": {"name": "a", "instructions": "Booked."}}),
+        (
+            {"agent": {"name": "a"}, "extra": {"agent": {"instructions": "Be brief."}}},
+            {"agent": {"name": "a", "instructions": "Be brief.\n\nBooked."}},
+        ),
+        ({"agent": "h/web", "messages": "Count."}, {"agent": "h/web", "messages": "Booked.\n\nCount."}),
+        (
+            {"agent": "h/web", "messages": [{"type": "user_message", "message": "Count."}]},
+            {
+                "agent": "h/web",
+                "messages": [
+                    {"type": "user_message", "message": "Booked."},
+                    {"type": "user_message", "message": "Count."},
+                ],
+            },
+        ),
+    ],
+)
+def test_an_agent_of_h_company_is_told_of_an_earlier_session(settings: dict[str, Any], told: dict[str, Any]) -> None:
+    assert HCompany(**settings).informed("Booked.").setup() == {"create": told}
+
+
+@pytest.mark.parametrize("settings", [{"session_id": "s"}, {"agent": "h/web"}])
+def test_an_agent_of_h_company_without_instructions_and_task_cannot_be_told_anything(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="only an agent that is described"):
+        HCompany(**settings).informed("Booked.")
+
+
 def test_every_setting_of_herm_is_sent_where_the_provider_expects_it() -> None:
     agent = Herm(agent_id="agent_1", user_id="u1", title="Film", metadata={"a": 1}, extra={"metadata": {"b": 2}})
     body = {"agent_id": "agent_1", "userId": "u1", "title": "Film", "metadata": {"a": 1, "b": 2}}

@@ -93,3 +93,20 @@ def test_it_is_an_agent() -> None:
     assert agent.dialect is OPENAI_SESSIONS
     assert agent.input_rate == agent.output_rate
     assert agent.api_key_env == "OPENAI_API_KEY"
+
+
+def test_an_agent_is_told_of_an_earlier_session_in_its_instructions() -> None:
+    agent = OpenAISessions(model="m", instructions="Find parcels.", input="Hello").informed("Booked.")
+    assert agent.setup()["create"]["agent"]["instructions"] == "Find parcels.\n\nBooked."
+    assert agent.setup()["create"]["input"] == "Hello"
+
+
+def test_a_saved_agent_is_told_of_an_earlier_session_before_the_first_message() -> None:
+    told = OpenAISessions(agent_id="agent_1", input="Hello").informed("Booked.").setup()["create"]
+    assert (told["input"], told["agent"]) == ("Booked.\n\nHello", {})
+
+
+@pytest.mark.parametrize("settings", [{"session_id": "s"}, {"agent_id": "a", "environment": "openai_hosted"}])
+def test_where_there_are_neither_instructions_nor_a_message_nothing_can_be_told(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="only an agent with a model"):
+        made(**settings).informed("Booked.")

@@ -13,6 +13,7 @@ import asyncio
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import tempfile
 import time
@@ -77,7 +78,7 @@ async def delivery(url: str, calls: int, poll: float, *, notified: bool) -> tupl
     """
     spawning = multiprocessing.get_context("spawn")
     here, there = spawning.Pipe()
-    process = spawning.Process(target=own_calls, args=(url, calls, poll, notified, there))
+    process = spawning.Process(target=own_calls, args=(url, calls, poll, notified, there), daemon=True)
     process.start()
     journal = open_postgres(url)
     runner = Runner(journal=journal)
@@ -123,7 +124,9 @@ def claim_rate(url: str, claims: int, processes: int, callers: int) -> float:
     spawning = multiprocessing.get_context("spawn")
     pipes = [spawning.Pipe() for _ in range(processes)]
     each = claims // processes
-    running = [spawning.Process(target=make_claims, args=(url, each, callers, there)) for _, there in pipes]
+    running = [
+        spawning.Process(target=make_claims, args=(url, each, callers, there), daemon=True) for _, there in pipes
+    ]
     for process in running:
         process.start()
     for here, _ in pipes:
@@ -161,6 +164,7 @@ async def main(calls: int, polled: int, claims: int, poll: float) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--polled", type=int, default=20)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import statistics
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -204,4 +205,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     asyncio.run(weigh(*sys.argv[1:]) if sys.argv[1:] else main())

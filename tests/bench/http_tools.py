@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import signal
 import statistics
 import time
 from multiprocessing.connection import Connection
@@ -25,6 +26,7 @@ WORK = 0.020
 
 
 def endpoint(parent: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     asyncio.run(_serve(parent))
 
 
@@ -97,4 +99,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     asyncio.run(main())

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sqlite3
 import statistics
 import tempfile
@@ -265,6 +266,7 @@ async def main(calls: int, place: Path, *, with_postgres: bool, with_sidecar: bo
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=640)
     parser.add_argument("--sqlite", type=Path, default=None, metavar="DIRECTORY")

@@ -20,6 +20,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import ssl
 import statistics
 import subprocess
@@ -328,4 +329,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends, as by Ctrl-C
     main()

@@ -30,6 +30,7 @@ EDITS = {
     "the window is open while the caller speaks": Edit(
         "self.reply is Reply.NONE and self.user is User.QUIET", "self.reply is Reply.NONE"
     ),
+    "the window is open while the agent is paused": Edit("if self.work is Work.PAUSED:", "if self.link is Link.ENDED:"),
     "the end is not the end": Edit("if row is None or self.link is Link.ENDED:", "if row is None:"),
     "keys are not compared": Edit("if owed.key == key:", "if owed.key.call_id == key.call_id:"),
     # ------------------------------------------------------------------------------------------------------- timers
@@ -50,6 +51,7 @@ EDITS = {
         "if owed.stage is Stage.WAITING or (blocked and owed.stage is Stage.READY):", "if owed.stage is Stage.WAITING:"
     ),
     "no timer for what is to be said": Edit("stuck = blocked and bool(self.sayings)", "stuck = False"),
+    "an agent that is paused is stuck": Edit("bool(self.sayings) and self.work is Work.GOES_ON", "bool(self.sayings)"),
     "no timer for anything that is stuck": Edit("timers.append(_HOLD_EXPIRED)", "pass"),
     "no timer for a reply to be heard": Edit("timers.append(ReplyHeard(owed.turn))", "pass"),
     "no timer for a grace": Edit("timers.extend(map(GraceExpired, in_grace(self)))", "pass"),
@@ -218,6 +220,13 @@ EDITS = {
     "what has been started may be started again": Edit(
         "            o = o._replace(stage=Stage.RUNNING)\n        owed.append(o)", "        owed.append(o)"
     ),
+    # ------------------------------------------------------------------------------------------ the agent is paused
+    "what waits for a paused agent waits on": Edit(
+        "release(m._replace(work=Work.GOES_ON), [])", "(m._replace(work=Work.GOES_ON), ())", False
+    ),
+    "a pause has no end": Edit("release(m._replace(work=Work.GOES_ON), [])", "release(m, [])"),
+    "a pause has no beginning": Edit("m._replace(work=Work.PAUSED)", "m"),
+    "a filler wakes a paused agent": Edit("if m.work is Work.PAUSED:", "if m.work is not m.work:"),
     # ---------------------------------------------------------------------------------------------------- the caller
     "speech that is said twice is new": Edit(
         'return (m, ()) if m.user is User.SPEAKING else _user_speaks(m, item=m.item if m.fresh else "")',
@@ -463,10 +472,10 @@ EDITS = {
     ),
     "a hold that ends leaves every grace": Edit("    m = m._replace(graced=m.graced | in_grace(m))\n", "", False),
     "a hold that ends leaves what waits": Edit(
-        "return release(refuse(m, frozenset({Stage.WAITING}), _NO_END, out), out)", "return release(m, out)"
+        "return release(refuse(m, (Stage.WAITING,), _NO_END, out), out)", "return release(m, out)"
     ),
     "a hold that ends refuses what stands": Edit(
-        "refuse(m, frozenset({Stage.WAITING}), _NO_END, out)", "refuse(m, UNSTARTED, _NO_END, out)", False
+        "refuse(m, (Stage.WAITING,), _NO_END, out)", "refuse(m, UNSTARTED, _NO_END, out)", False
     ),
     "a hold ends without a link": Edit(
         "    if m.link is not Link.UP:\n        return m, ()\n    m = _unask(m)._replace(user",

@@ -138,6 +138,8 @@ _PLAIN = {
     "resumed": events.LinkResumed(),
     "paused": events.ReadingPaused(),
     "unpaused": events.ReadingResumed(),
+    "agent paused": events.AgentPaused(),
+    "agent resumed": events.AgentResumed(),
     "over": events.SessionEnded("over"),
 }
 

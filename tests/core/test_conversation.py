@@ -59,6 +59,7 @@ from bridge.core.events import (
     Transcript,
 )
 from bridge.core.turn import Reply, Stage
+from bridge.dialects import DIALECTS
 from bridge.dialects.assemblyai import ASSEMBLYAI, AssemblyAIDialect
 from bridge.dialects.openai_sessions import OPENAI_SESSIONS
 from bridge.errors import ConfigError
@@ -375,6 +376,109 @@ def test_a_frame_that_is_no_json_object_is_malformed_and_forwarded(text: str) ->
     assert step.commands == (Forward(text),)
 
 
+NO_JSON = ['{"word":"\\ud83d"}', '{"ratio":NaN}', '{"ratio":1e999}']
+
+
+def call_with(arguments: str, call_id: str = '"c1"', name: str = "ours") -> str:
+    return f'{{"type":"tool.call","call_id":{call_id},"name":"{name}","arguments":{arguments}}}'
+
+
+@pytest.mark.parametrize("arguments", NO_JSON)
+def test_a_call_whose_arguments_are_no_json_is_answered_and_never_run_with_them(arguments: str) -> None:
+    conversation = agreed()
+    step = conversation.from_provider(call_with(arguments))
+    (run,) = step.commands
+    assert isinstance(run, Run)
+    assert run.call.arguments == "<no JSON>"
+    assert [type(event) for event in step.events] == [Malformed, ToolCalled]
+    assert conversation.from_provider(call_with(arguments)).commands == ()
+
+
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+BROKEN = [
+    DEEP,
+    "[" * 100_000,
+    '{"city":}',
+    '{"city": Oslo}',
+    '"\\x"',
+    '"Os',
+    "{,},",
+    '{"call_id":"other","name":[}',
+    "",
+]
+
+
+@pytest.mark.parametrize("arguments", BROKEN, ids=range(len(BROKEN)))
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_call_whose_arguments_no_reader_can_take_is_answered_under_its_id(arguments: str, binary: bool) -> None:
+    text = call_with(arguments)
+    step = agreed().from_provider(text.encode() if binary else text)
+    (run,) = step.commands
+    assert isinstance(run, Run)
+    assert run.call == ToolCall("c1", "ours", "<no JSON>")
+    assert [type(event) for event in step.events] == [Malformed, ToolCalled]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"tool.call","arguments":{"call_id":"c1","name":"ours"',
+        '{"type":"tool.call","name":"ours","call_id":"c',
+        '{"type":"tool.call","name":"ours","call_id":"c\\ud83d","arguments":}',
+        '{"type":"tool.call","name":"ours","arguments":{}}}, "call_id":"c1"}',
+        '[{"type":"tool.call","name":"ours","call_id":"c1","arguments":}]',
+        '{"type":"tool.call","name":"ours","call_id":["c1","arguments":}',
+        b'{"type":"tool.call","name":"ours","call_id":"c\xff"}',
+        '"' + '\\"' * 100_000,
+        '"type":"tool.call","name":"ours","call_id":"c1"',
+        '{"type":"tool.call","name":"ours","arguments":' + "[" * 300_000 + "]" * 300_000 + ',"call_id":"c1"}',
+    ],
+    ids=range(10),
+)
+def test_a_broken_call_whose_id_cannot_be_read_is_malformed(text: str | bytes) -> None:
+    step = agreed().from_provider(text)
+    assert step == Step((Malformed("the frame is no JSON object"),), (), (Forward(text),))
+
+
+@pytest.mark.parametrize("arguments", NO_JSON)
+def test_a_call_of_the_application_whose_arguments_are_no_json_is_forwarded_and_left_to_it(arguments: str) -> None:
+    text = call_with(arguments, name="theirs")
+    assert agreed().from_provider(text).commands == (Forward(text),)
+
+
+def test_a_call_whose_arguments_are_no_json_is_shown_where_that_is_wanted() -> None:
+    text = call_with(NO_JSON[0])
+    assert agreed(show_calls=True).from_provider(text).commands[0] == Forward(text)
+
+
+def test_a_call_whose_id_cannot_be_sent_back_is_malformed() -> None:
+    text = call_with("{}", call_id='"\\ud83d"')
+    step = agreed().from_provider(text)
+    assert step == Step((Malformed("the frame is no JSON object"),), (), (Forward(text),))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+@pytest.mark.parametrize("value", ["NaN", '"\\ud83d"'])
+def test_no_frame_with_what_json_does_not_know_is_too_much_for_a_dialect(dialect: Dialect, value: str) -> None:
+    kinds = ["tool.call", "session.updated", "reply.done", "item.completed", "required_action"]
+    for kind in kinds:
+        text = f'{{"type":"{kind}","call_id":"c1","name":"t","arguments":{value},"config":{value},"data":{value}}}'
+        step = Conversation(dialect).from_provider(text)
+        assert isinstance(step.events[0], Malformed)
+
+
+@pytest.mark.parametrize(
+    "event", [SayAsked("Half \ud83d, whole \ud83d\ude00"), CallConcluded(CallKey(0, "c"), ToolResult("c", "\ud83d"))]
+)
+def test_half_an_emoji_in_what_the_agent_is_to_say_is_replaced_and_the_rest_is_said(
+    event: SayAsked | CallConcluded,
+) -> None:
+    (message,) = sent(agreed().from_here(event))
+    assert "\ufffd" in message["instructions"]
+    assert ("whole \U0001f600" in message["instructions"]) == isinstance(event, SayAsked)
+    message["instructions"].encode()
+
+
 def test_a_binary_setup_of_the_application_gets_our_tools() -> None:
     conversation = Conversation(ASSEMBLYAI, [OURS])
     step = conversation.from_app(update("theirs").encode())
@@ -661,7 +765,7 @@ def test_a_setup_with_a_number_that_nobody_reads_passes_untouched() -> None:
 
 def test_a_setup_that_is_nested_deeply_passes_untouched() -> None:
     conversation = Conversation(ASSEMBLYAI, [OURS])
-    text = f'{{"type":"session.update","session":{{"tools":[],"a":{"[" * 1000}{"]" * 1000}}}}}'
+    text = f'{{"type":"session.update","session":{{"tools":[],"a":{"[" * 100_000}{"]" * 100_000}}}}}'
     assert conversation.from_app(text).commands == (Send((text,)),)
 
 

@@ -54,6 +54,7 @@ WORLDS: dict[str, tuple[World, int]] = {
     "two calls, one for the record, nothing void": (World(QUIET, 2, (PLAIN, RECORD)), 600),
     "two calls for the record, whole turns": (World(Delivery(whole_turn=True), 2, (PLAIN, RECORD)), 600),
     "one call, something to say, nobody speaks": (World(WRITTEN, 1, (PLAIN,), asking=True), 100),
+    "something to say to an agent that may be paused": (World(WRITTEN, 1, (PLAIN,), asking=True, pausing=True), 200),
     "two calls, something to say, nobody speaks": (World(WRITTEN, 2, (PLAIN,), asking=True), 1_000),
     "a link that drops, something to say, nothing void": (World(QUIET, 1, (PLAIN,), link=True, asking=True), 16_000),
 }

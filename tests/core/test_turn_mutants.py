@@ -30,7 +30,7 @@ WORLDS = (
     World(Delivery(), 1, (PLAIN, CAREFUL), reply_ids=False),
     World(Delivery(), 1, (PLAIN, CAREFUL), words=True),
     World(Delivery(void=False), 1, (PLAIN, CAREFUL, SILENT, RECORD)),
-    World(Delivery(hold=False, asks=False, speech=False), 1, (PLAIN,), asking=True),
+    World(Delivery(hold=False, asks=False, speech=False), 1, (PLAIN,), asking=True, pausing=True),
     World(Delivery(), 1, (PLAIN, CAREFUL), link=True),
     World(Delivery(asks=False), 2, (PLAIN,)),
     World(Delivery(hold=False), 2, (PLAIN,)),

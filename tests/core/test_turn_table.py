@@ -196,6 +196,34 @@ def test_after_an_interruption_where_nobody_speaks_something_is_said_at_once() -
     assert s.machine.user is User.QUIET
 
 
+WRITTEN = Delivery(hold=False, asks=False, speech=False)
+
+
+def test_what_is_to_be_said_to_a_paused_agent_waits_until_it_goes_on() -> None:
+    s = story("agent paused", "concluded c9", "say hello", delivery=WRITTEN)
+    assert not s.machine.window_open
+    assert s.machine.timers() == frozenset()
+    assert s("agent resumed") == ["follow up c9", "ask: hello"]
+
+
+def test_an_agent_that_is_paused_inside_its_reply_is_not_stuck_and_takes_results() -> None:
+    s = story("reply r1", "call c1", "say hello", "agent paused", delivery=WRITTEN)
+    assert s("end c1") == ["send c1"]
+    s("sent c1")
+    assert s.machine.timers() == frozenset()
+    assert s("hold expired") == []
+    assert s("agent resumed") == ["ask: hello"]
+
+
+def test_a_pause_and_its_end_are_heard_once() -> None:
+    s = story(delivery=WRITTEN)
+    assert [s.changes(line) for line in ("agent resumed", "agent paused", "agent paused")] == [False, True, False]
+
+
+def test_a_paused_agent_hears_no_filler() -> None:
+    assert story("call c1", "agent paused", delivery=WRITTEN)("filler c1") == []
+
+
 def test_an_interruption_while_the_caller_speaks_leaves_him_speaking() -> None:
     assert story("reply r1", "speech", "cut r1").machine.user is User.SPEAKING
 

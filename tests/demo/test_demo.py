@@ -178,7 +178,7 @@ def answer_what_was_cut(ledger: Ledger) -> None:
 
 def answer_one_late(ledger: Ledger) -> None:
     record = ledger.call("check_stock")
-    record.answers[0] = replace(record.answers[0], at=record.answers[0].at + 0.1)
+    record.answers[0] = replace(record.answers[0], at=record.answers[0].at + 10.0)
 
 
 def leave_a_failure_untold(ledger: Ledger) -> None:
@@ -213,6 +213,23 @@ def test_hanging_up_during_the_goodbye_proves_the_claim_false(call: tuple[Ledger
         assert false(prove(*call)) == ["Hanging up waits until the goodbye has been heard"]
     finally:
         trace.began = began
+
+
+def test_a_slow_result_that_was_held_proves_the_claim_false(call: tuple[Ledger, Timeline]) -> None:
+    timeline = copy.deepcopy(call[1])
+    timeline.call("run_line_test").held_by = HeldBy.USER
+    assert false(prove(call[0], timeline)) == ["A slow result goes out the moment it is there"]
+
+
+def test_a_machine_that_is_slow_proves_no_claim_false(call: tuple[Ledger, Timeline]) -> None:
+    timeline = copy.deepcopy(call[1])
+    late = timeline.call("run_line_test")
+    late.over = (late.over or 0.0) + 0.5  # the provider confirms what was sent at once
+    cut = timeline.call("list_invoices")
+    cut.finished = (cut.over or 0.0) + 0.1  # its tool had not even ended when the caller cut in
+    claims = prove(call[0], timeline)
+    assert false(claims) == []
+    assert "thrown away before it was there" in [claim.evidence for claim in claims]
 
 
 @pytest.mark.parametrize("missing", ["look_up_order", "end_call"])

@@ -14,8 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.dialect import Endpoint, Message, refuse_inexpressible
-from bridge.core.events import ClientEvent, Malformed, ServerEvent, Start, ToolSpec
+from bridge.core.events import (
+    ClientEvent,
+    Malformed,
+    ReplyStarted,
+    SayAsked,
+    ServerEvent,
+    Start,
+    ToolCall,
+    ToolCalled,
+    ToolSpec,
+)
 from bridge.core.http import HttpDialect
+from bridge.core.turn import TurnMachine
 from bridge.dialects import DIALECTS, HTTP_DIALECTS
 from bridge.errors import ConfigError
 
@@ -50,6 +61,15 @@ def test_the_table_has_a_dialect_under_its_own_name(cases: Cases) -> None:
 def test_no_dialect_is_in_both_tables() -> None:
     assert not DIALECTS.keys() & HTTP_DIALECTS.keys()
     assert not any(isinstance(dialect, HttpDialect) for dialect in DIALECTS.values())
+
+
+@pytest.mark.parametrize("name", HTTP_DIALECTS)
+def test_a_provider_that_is_silent_while_its_turn_waits_for_a_tool_is_not_taken_for_stuck(name: str) -> None:
+    machine = TurnMachine(HTTP_DIALECTS[name].delivery)
+    for event in (ReplyStarted("r1"), ToolCalled(ToolCall("a", "book")), SayAsked("And then?")):
+        machine, _ = machine.handle(event)
+    assert machine.sayings  # the provider refuses it while a turn runs, or is resumed by it: it has to wait
+    assert machine.delivery.max_hold >= 3600
 
 
 @rows_of(lambda cases: cases.server)

@@ -123,6 +123,26 @@ def test_calls_of_a_status_that_is_ahead_are_told_by_their_event() -> None:
     assert calls_in(HCOMPANY.seen(body, heard.cursor)) == []
 
 
+def test_a_pause_is_told_before_the_events_of_its_moment_and_its_end_after_them() -> None:
+    begun = HCOMPANY.seen(changes(0, RUNNING, POLICY, status="paused"))
+    assert (begun.messages[0], begun.cursor) == ({"pause": "begins"}, "2p")
+    still = HCOMPANY.seen(changes(2, waiting(REQUEST), status="paused"), begun.cursor)
+    assert ({"pause": "begins"} in still.messages, still.cursor) == (False, "3@2p")
+    ended = HCOMPANY.seen(changes(3, POLICY, status="running"), still.cursor)
+    assert (ended.messages[-1], ended.cursor) == ({"pause": "ends"}, "4@2")
+
+
+def test_a_status_that_is_read_beside_the_log_begins_no_pause_and_ends_none() -> None:
+    assert HCOMPANY.seen({"status": "idle"}, "5p").cursor == "5p"
+    assert HCOMPANY.seen({"status": "paused"}, "5").cursor == "5"
+
+
+def test_a_pause_in_which_the_session_ends_does_not_end() -> None:
+    heard = HCOMPANY.seen(changes(5, POLICY, status="interrupted"), "5p")
+    assert {"pause": "ends"} not in heard.messages
+    assert heard.over
+
+
 def test_a_session_that_is_over_is_told_with_its_last_events() -> None:
     heard = HCOMPANY.seen(changes(0, POLICY, status="failed", error="no browser"))
     assert [message["type"] for message in heard.messages] == ["AgentEvent", "SessionStatus"]
@@ -138,9 +158,9 @@ def test_a_body_that_says_nothing_moves_nothing() -> None:
 
 
 @patient
-@given(index=st.integers(0), step=st.none() | st.integers(0))
-def test_a_reading_survives_as_text(index: int, step: int | None) -> None:
-    reading = Reading(index, step)
+@given(index=st.integers(0), step=st.none() | st.integers(0), paused=st.booleans())
+def test_a_reading_survives_as_text(index: int, step: int | None, paused: bool) -> None:
+    reading = Reading(index, step, paused)
     assert Reading.at(str(reading)) == reading
 
 
@@ -191,7 +211,7 @@ def test_the_session_is_polled_from_the_cursor_on_and_looked_at() -> None:
         (RESULT, 404, Outcome.OVER),
         (RESULT, 409, Outcome.CONFIRM),
         (RESULT, 422, Outcome.REFUSED),
-        (RESULT, 401, Outcome.REFUSED),
+        (RESULT, 401, Outcome.RETRY),
         (MESSAGE, 0, Outcome.CONFIRM),
         (CREATE, 0, Outcome.RETRY),
         (CREATE, 503, Outcome.RETRY),
@@ -201,7 +221,7 @@ def test_the_session_is_polled_from_the_cursor_on_and_looked_at() -> None:
         (ATTACH, 404, Outcome.OVER),
         ({}, 204, Outcome.DELIVERED),
         ({}, 0, Outcome.RETRY),
-        ({}, 401, Outcome.REFUSED),
+        ({}, 401, Outcome.RETRY),
     ],
 )
 def test_an_answer_means(message: Message, status: int, outcome: Outcome) -> None:

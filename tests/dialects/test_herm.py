@@ -192,7 +192,7 @@ def test_the_session_is_listened_to_and_its_history_looked_at() -> None:
         (FINAL, 0, Outcome.RETRY),
         (FINAL, 503, Outcome.RETRY),
         (MESSAGE, 503, Outcome.CONFIRM),
-        (MESSAGE, 409, Outcome.REFUSED),
+        (MESSAGE, 409, Outcome.LATER),
         (CREATE, 404, Outcome.REFUSED),
         (CREATE, 503, Outcome.RETRY),
         (ATTACH, 404, Outcome.OVER),

@@ -81,7 +81,6 @@ RACE = error("invalid_request_error", "Unknown pending tool call: c1")
         (CANCEL, 500, error(), Outcome.RETRY),
         ({"events": [*RESULT["events"], *RESULT["events"]]}, 0, {}, Outcome.RETRY),
         ({}, 0, {}, Outcome.RETRY),
-        ({}, 400, {}, Outcome.RETRY),
         # Not taken.
         (RESULT, 429, error(), Outcome.RETRY),
         (CREATE, 429, error(), Outcome.RETRY),
@@ -91,7 +90,7 @@ RACE = error("invalid_request_error", "Unknown pending tool call: c1")
         (RESULT, 409, error(), Outcome.ANSWERED),
         (RESULT, 409, {}, Outcome.ANSWERED),
         (DECISION, 409, error(), Outcome.ANSWERED),
-        (DECISION, 503, error(), Outcome.RETRY),
+        (DECISION, 503, error(), Outcome.CONFIRM),
         # Refused.
         (RESULT, 400, error("invalid_request_error"), Outcome.REFUSED),
         (RESULT, 413, {}, Outcome.REFUSED),
@@ -104,6 +103,7 @@ RACE = error("invalid_request_error", "Unknown pending tool call: c1")
         (RESULT, 404, error("not_found_error"), Outcome.OVER),
         ({}, 401, error("unauthorized"), Outcome.OVER),
         ({}, 403, {}, Outcome.OVER),
+        ({}, 400, {}, Outcome.OVER),
     ],
 )
 def test_an_answer_means(message: Message, status: int, body: Message, outcome: Outcome) -> None:
@@ -218,12 +218,14 @@ def test_a_post_answers_the_call_of_its_only_result() -> None:
     assert OPENAI_SESSIONS.answers(RESULT) == "turn_4/c1"
     assert OPENAI_SESSIONS.answers({"events": RESULT["events"] * 2}) == ""
     assert OPENAI_SESSIONS.answers(MESSAGE) == ""
+    assert OPENAI_SESSIONS.answers(DECISION) == "approval/r1"
 
 
 def test_the_calls_that_wait_are_those_of_the_required_actions() -> None:
-    actions: list[Any] = [{"type": "function_call", "turn_id": "turn_4", "call_id": "c1"}, {"type": "other"}, 1]
+    call = {"type": "function_call", "turn_id": "turn_4", "call_id": "c1"}
+    actions: list[Any] = [call, {"type": "mcp_approval_request", "request_id": "r1"}, {"type": "other"}, 1]
     event = {"type": "agent.session.requires_action", "session": {"required_actions": actions}}
-    assert OPENAI_SESSIONS.pending(event) == {"turn_4/c1"}
+    assert OPENAI_SESSIONS.pending(event) == {"turn_4/c1", "approval/r1"}
     assert OPENAI_SESSIONS.pending({"type": "agent.session.turn.created"}) is None
 
 

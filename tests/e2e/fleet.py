@@ -68,7 +68,11 @@ class Replica:
         self.tools.tool(park, name="brief", description="Do it briefly.", timeout=60, result_limit=100)
         self.tools.tool(hand_over, name="hand_over", description="Hand it over.", timeout=60)
         self.tools.tool(
-            park, name="look_into", description="Do it.", timeout=60, check_outcome=lambda arguments, ticket: said()
+            hand_over,
+            name="look_into",
+            description="Do it.",
+            timeout=60,
+            check_outcome=lambda arguments, ticket: said(),
         )
         self.tools.tool(hand_over, name="note", description="Note it.", timeout=60, idempotent=True)
         self.tools.tool(run, name="pay", description="Pay.", approval="always_ask", redact=["card"])

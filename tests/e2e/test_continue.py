@@ -21,7 +21,7 @@ from bridge import (
     Bridge,
     ConfigError,
     ConnectionResumed,
-    OpenAISessions,
+    Herm,
     ProviderError,
     Resumable,
     Session,
@@ -54,7 +54,9 @@ from bridge.journal.replay import Replayed, replay
 from bridge.journal.sqlite import open_sqlite
 from bridge.metrics import Metrics
 from bridge.runner.orphans import Due, Left, Orphans, Past, account
+from bridge.runner.parking import Verdict
 from bridge.session.inherited import Inherited, seeded
+from bridge.tools.tool import Parked
 from tests.relay.rig import PATIENCE, Provider, Providers, providing, until
 
 pytestmark = pytest.mark.anyio
@@ -176,11 +178,62 @@ async def test_what_could_not_be_told_since_there_was_no_session_is_told_to_the_
         assert await prompted(bridge, providers, earlier=OLD) == "Be kind."
 
 
+class Moody(MemoryJournal):
+    """Says for a while that it cannot be read, or waits, once results have been taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = False
+        self.taken, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def settle(self, calls: Any, state: Any) -> frozenset[CallId]:
+        news = await super().settle(calls, state)
+        if state is State.SENT:
+            self.taken.set()
+            await self.gate.wait()
+        return news
+
+    async def claims(self, **options: Any) -> Any:
+        if self.broken and self.taken.is_set():
+            raise JournalError("out of order")
+        return await super().claims(**options)
+
+
+async def test_what_was_taken_when_the_journal_failed_is_told_to_the_next() -> None:
+    journal = Moody()
+    journal.gate.set()
+    journal.broken = True
+    await orphan(journal)
+    async with providing() as providers, Bridge(journal=journal) as bridge:
+        for _ in range(2):
+            with pytest.raises(JournalError):
+                async with bridge.session(AssemblyAI(url=providers.url), api_key="k", earlier=OLD):
+                    pass
+        journal.broken = False
+        assert "booked" in await prompted(bridge, providers, earlier=OLD)
+        assert await prompted(bridge, providers, earlier=OLD) == "Be kind."
+
+
+async def test_what_was_taken_when_its_caller_hung_up_is_told_to_the_next() -> None:
+    journal = Moody()
+    await orphan(journal)
+    orphans = Orphans(journal, "me")
+    async with asyncio.timeout(PATIENCE):
+        taking = asyncio.ensure_future(orphans.take(OLD))
+        await journal.taken.wait()
+        taking.cancel()
+        await asyncio.wait([taking])
+        journal.gate.set()
+        await orphans.aclose(PATIENCE)
+        assert [each.call for each in await orphans.take(OLD)] == [call_id()]
+        assert await orphans.take(OLD) == ()
+
+
 async def test_an_agent_whose_prompt_cannot_be_added_to_is_refused_and_nothing_is_lost() -> None:
     journal = MemoryJournal()
     await orphan(journal)
     async with providing() as providers, Bridge(journal=journal) as bridge:
-        for agent, why in ((AssemblyAI(agent_id="agent_1"), "own prompt"), (OpenAISessions(), "openai")):
+        for agent, why in ((AssemblyAI(agent_id="agent_1"), "own prompt"), (Herm(agent_id="agent_1"), "of herm")):
             with pytest.raises(ConfigError, match=why):
                 async with bridge.session(agent, api_key="k", earlier=OLD):  # type: ignore[arg-type]  # of two classes
                     pass
@@ -247,9 +300,9 @@ async def died(journal: Any, providers: Providers, tools: Toolset, play: Play, *
 
 @asynccontextmanager
 async def elsewhere(
-    journal: Any, providers: Providers, tools: Toolset, resume: Resumable
+    journal: Any, providers: Providers, tools: Toolset, resume: Resumable, hosts: list[Bridge] | None = None
 ) -> AsyncIterator[tuple[Provider, Session]]:
-    """The session goes on in another bridge; the provider has agreed to that."""
+    """The session goes on in another bridge, one of the `hosts`; the provider has agreed to that."""
     ready: asyncio.Queue[Session] = asyncio.Queue()
     over = asyncio.Event()
 
@@ -260,6 +313,8 @@ async def elsewhere(
             await over.wait()
 
     async with asyncio.timeout(PATIENCE), Bridge(tools, journal=journal, owner=resume.token) as bridge:
+        if hosts is not None:
+            hosts.append(bridge)
         talking = asyncio.create_task(host(bridge))
         provider = await providers.next()
         request = provider.socket.request
@@ -312,6 +367,59 @@ async def reached(journal: Any, session: str | None, state: State, call: str = "
     async with asyncio.timeout(PATIENCE):
         while not await there():  # noqa: ASYNC110 - what is waited for is no event of ours
             await asyncio.sleep(0.002)
+
+
+def rendering() -> Toolset:
+    """A tool `book` that hands its work to somebody outside."""
+    tools = Toolset()
+
+    @tools.tool(timeout=60)
+    async def book() -> Parked:
+        return Parked()
+
+    return tools
+
+
+async def that_it_goes_on(provider: Provider, bridge: Bridge) -> None:
+    """The agent has called its tool, and knows that it takes longer."""
+    await mid_reply(provider, bridge)
+    await provider.say("reply.done", reply_id="r1")
+    assert "pending" in (await provider.hear("tool.result"))["result"]
+
+
+async def told_outside(bridge: Bridge, value: object = None, *, error: str = "") -> None:
+    """Somebody outside says what came of the call that waits there."""
+    (ticket,) = bridge.runner.waiting
+    assert (await bridge.settle(ticket, value, error=error)).verdict is Verdict.ACCEPTED
+
+
+@pytest.mark.slow
+async def test_the_outcome_of_work_outside_is_told_in_the_session_that_goes_on() -> None:
+    journal, tools, hosts = MemoryJournal(), rendering(), list[Bridge]()
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, that_it_goes_on)
+        async with elsewhere(journal, providers, tools, resume, hosts) as (provider, _):
+            await told_outside(hosts[0], "booked")
+            told = await provider.hear()
+            assert (told["type"], '"booked"' in told["instructions"]) == ("reply.create", True)
+            await provider.say("reply.started", reply_id="r2")
+            await settled(journal, resume.session)
+
+
+@pytest.mark.slow
+async def test_an_agent_that_had_not_heard_that_work_goes_on_outside_hears_that_first() -> None:
+    journal, tools, hosts = MemoryJournal(), rendering(), list[Bridge]()
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, mid_reply)
+        async with elsewhere(journal, providers, tools, resume, hosts) as (provider, _):
+            result = await provider.hear()
+            assert (result["call_id"], json.loads(result["result"])["status"]) == ("c1", "pending")
+            await provider.say("reply.started", reply_id="r2")
+            await provider.say("reply.done", reply_id="r2")
+            await told_outside(hosts[0], error="No table is free.")
+            assert "No table is free." in (await provider.hear())["instructions"]
+            await provider.say("reply.started", reply_id="r3")
+            await settled(journal, resume.session)
 
 
 async def test_what_was_sent_there_is_not_sent_again_by_a_third() -> None:
@@ -444,6 +552,26 @@ async def test_of_a_tool_that_only_reads_it_is_said_that_its_call_was_lost() -> 
             result = await provider.hear("tool.result")
             assert (result["call_id"], result["is_error"]) == ("c1", True)
             assert "was lost with the process that ran it" in result["result"]
+
+
+async def test_of_a_call_that_was_answered_without_the_journals_knowing_it_nothing_is_said_that_contradicts() -> None:
+    class Late(MemoryJournal):
+        """As it is when its process dies before it is written that results have been sent."""
+
+        async def append(self, entries: Any) -> None:
+            await super().append([each for each in entries if not isinstance(each.fact, Sent)])
+
+    async def answered(provider: Provider, bridge: Bridge) -> None:
+        await mid_reply(provider, bridge)
+        await provider.say("reply.done", reply_id="r1")
+        assert json.loads((await provider.hear("tool.result"))["result"]) == "booked"
+
+    journal, (tools, _) = Late(), booking(effect="read")
+    async with providing() as providers:
+        resume = await died(journal, providers, tools, answered)
+        async with elsewhere(journal, providers, tools, resume) as (provider, _):
+            result = await provider.hear("tool.result")
+            assert json.loads(result["result"])["error"].startswith("Unless its result has been given before, ")
 
 
 async def test_of_a_tool_that_had_not_begun_since_its_reply_had_not_been_heard_the_same_is_said() -> None:

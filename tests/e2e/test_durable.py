@@ -133,22 +133,23 @@ async def sidecar(directory: Path) -> AsyncIterator[tuple[Relay, Provider]]:
 
 async def test_behind_the_sidecar_a_call_is_claimed_sent_and_masked(tmp_path: Path) -> None:
     async with sidecar(tmp_path) as (_, provider):
-        await provider.call("book", card="4111")
+        await provider.call("book", card="4111111111111111")
         await provider.say("reply.started", reply_id="r1")
         await provider.say("reply.done", reply_id="r1")
-        assert json.loads((await provider.hear("tool.result"))["result"]) == {"booked": True, "card": "4111"}
+        answer = json.loads((await provider.hear("tool.result"))["result"])
+        assert answer == {"booked": True, "card": "4111111111111111"}
     journal = open_sqlite(tmp_path / "calls.db", read_only=True)
     (claimed,) = await journal.claims(states=tuple(State))
     entries = [entry async for _, entry in journal.read()]
     await journal.aclose()
     assert (claimed.tool, claimed.state, claimed.outcome) == ("book", State.SENT, "ok")
-    assert "4111" not in repr(entries) + repr(claimed)
+    assert "4111111111111111" not in repr(entries) + repr(claimed)
 
 
 async def test_behind_the_sidecar_a_result_whose_session_ends_before_it_is_sent_is_orphaned(tmp_path: Path) -> None:
     async with sidecar(tmp_path) as (relay, provider):
         await provider.say("reply.started", reply_id="r1")
-        await provider.call("book", card="4111")
+        await provider.call("book", card="4111111111111111")
         journal = open_sqlite(tmp_path / "calls.db", read_only=True)
         while not await journal.claims(states=[State.OWED]):  # noqa: ASYNC110 - another thread writes it
             await asyncio.sleep(0.005)
@@ -169,7 +170,7 @@ async def test_behind_the_sidecar_without_a_journal_that_works_readiness_says_so
         gone = MemoryJournal()
         await gone.aclose()
         monkeypatch.setattr(durable, "_journal", gone)
-        await provider.call("book", card="4111")
+        await provider.call("book", card="4111111111111111")
         result = json.loads((await provider.hear("tool.result"))["result"])
         assert result == {"error": "book is not available now, and was not run"}
         assert relay.ready == "the journal is out of order: the journal is closed"
@@ -184,7 +185,7 @@ async def left_unfinished(path: Path) -> None:
     """A process that died has left a call that was started, and one whose result was owed."""
     journal = open_sqlite(path)
     for number in (1, 2):
-        await journal.claim(CallId("s", 0, f"c{number}"), "book", '{"card": "4111"}', "dead")
+        await journal.claim(CallId("s", 0, f"c{number}"), "book", '{"card": "4111111111111111"}', "dead")
     await journal.conclude(CallId("s", 0, "c2"), ToolResult("c2", '"booked"'), "ok")
     await journal.aclose()
 
@@ -210,8 +211,25 @@ async def test_what_the_sidecar_cannot_do_about_its_journal_is_said_with_the_rem
     monkeypatch.setattr(StoredJournal, "claims", fail)
     monkeypatch.setattr(StoredJournal, "prune", fail)
     async with sidecar(tmp_path):
-        await until(lambda: "try 'journal recover': the disk is full" in caplog.text)
+        await until(lambda: "left unfinished is looked after again in 60 s: the disk is full" in caplog.text)
         await until(lambda: "could not be pruned, which is tried again in an hour: the disk is full" in caplog.text)
+
+
+async def test_what_the_one_before_has_left_is_brought_to_an_end_once_the_journal_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    well = StoredJournal.claims
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise JournalError("the disk is full; make room, and it goes on by itself")
+
+    await left_unfinished(tmp_path / "calls.db")
+    monkeypatch.setattr("bridge.serve._BETWEEN_RECOVERIES", 0.01)
+    monkeypatch.setattr(StoredJournal, "claims", fail)
+    async with sidecar(tmp_path):
+        await until(lambda: "is looked after again" in caplog.text)
+        monkeypatch.setattr(StoredJournal, "claims", well)
+        await until(lambda: "call 'c2' of session s, was finished, but not told: ok" in caplog.text)
 
 
 async def test_the_sidecar_removes_sessions_that_are_too_old_when_it_starts(tmp_path: Path) -> None:
@@ -246,7 +264,7 @@ async def test_the_command_recovers_once_and_lists_what_nobody_was_told(tmp_path
     assert "2 calls brought to an end." in first.output
     assert "may or may not have happened" in first.output
     assert "was finished, but not told" in first.output
-    assert "4111" not in first.output
+    assert "4111111111111111" not in first.output
     again = await asyncio.to_thread(CliRunner().invoke, cli, run)
     assert again.output == "0 calls brought to an end.\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -165,6 +166,36 @@ async def test_the_command_records_an_outcome_that_was_left_for_a_dead_process(
     assert (claimed.state, claimed.outcome) == (State.ORPHANED, "ok")
     assert claimed.result is not None
     assert claimed.result.output == '"table 4"'
+
+
+LIVING_TOOL = """
+import os, time
+import psycopg
+from bridge import Toolset
+
+tools = Toolset()
+
+@tools.tool(idempotent=True, timeout=10)
+def book() -> int:
+    while True:
+        with psycopg.connect({url!r}) as connection:
+            asked = "SELECT 1 FROM bridge_leases WHERE owner LIKE %s AND until > extract(epoch FROM clock_timestamp())"
+            if found := connection.execute(asked, (f"%/{{os.getpid()}}/%",)).fetchall():
+                return len(found)
+        time.sleep(0.01)
+"""
+
+
+async def test_the_command_is_known_to_live_while_it_runs_a_call_again(
+    journal: StoredJournal, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "living_tools.py").write_text(LIVING_TOOL.format(url=url))
+    await journal.claim(CALL, "book", "{}", "dead")
+    run = ["journal", "recover", url, "--owner", "dead", "--tools", str(tmp_path / "living_tools.py")]
+    made = await asyncio.to_thread(CliRunner().invoke, cli, run)
+    assert (made.exit_code, "was run again" in made.output) == (0, True), made.output
+    (claimed,) = await claims(journal)
+    assert (claimed.state, claimed.outcome) == (State.ORPHANED, "ok")
 
 
 async def test_a_sidecar_looks_again_and_again_for_what_others_have_left_that_die(

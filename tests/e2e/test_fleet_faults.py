@@ -17,7 +17,7 @@ from bridge.journal import State
 from bridge.journal.mailbox import Kind, Open, Posted
 from bridge.journal.mailbox import State as MailState
 from bridge.journal.postgres import open_postgres
-from bridge.runner.approvals import Decided
+from bridge.runner.approvals import AlreadyDecided, Decided, Resolution
 from bridge.runner.parking import Verdict
 from bridge.runner.run import Outcome
 from bridge.simulator import Call, HangUp, Reply, Simulator, Until
@@ -197,6 +197,43 @@ async def test_a_replica_that_knows_that_its_database_is_away_answers_its_own_ca
             assert (await paid).outcome is Outcome.DENIED
         between.become(Mood.WELL)
         await eventually(lambda: not one.post.trouble)
+
+
+async def test_a_decision_for_a_replica_that_has_decided_otherwise_without_its_database_hears_of_that(
+    own: OwnServer, between: Proxy, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(own, database, between) as (one, other):
+        other.post._mailbox.poll = 20.0  # two of these it waits at most
+        with one.runner.approvals.attached(lambda told: None):
+            paid = one.call("pay")
+            (request,) = await other.seen()
+            between.become(Mood.AWAY)
+            await eventually(lambda: bool(one.post.trouble))
+            deciding = asyncio.ensure_future(other.runner.decide(request.id, approve=True, by="bob"))
+            await eventually(lambda: "posted" in [state for _, _, state, *_ in mail(own.server.url(database))])
+            assert isinstance(await one.runner.decide(request.id, approve=False, by="ann"), Decided)
+            assert (await paid).outcome is Outcome.DENIED
+            between.become(Mood.WELL)
+            decided = await deciding
+            assert isinstance(decided, AlreadyDecided)
+            assert (decided.resolved.how, decided.resolved.by) == (Resolution.DENIED, "ann")
+            assert f"approval {request.id}: a decision that was left for it came too late" in caplog.text
+
+
+async def test_a_decision_for_a_replica_that_says_nothing_counts_as_soon_as_it_has_been_waited_for(
+    own: OwnServer, between: Proxy, database: str
+) -> None:
+    async with pair(own, database, between) as (one, other):
+        with one.runner.approvals.attached(lambda told: None):
+            paid = one.call("pay")
+            (request,) = await other.seen()
+            between.become(Mood.AWAY)
+            await eventually(lambda: bool(one.post.trouble))
+            decided = await other.runner.decide(request.id, approve=True, by="bob")
+            assert isinstance(decided, Decided)
+            assert not paid.done()
+            between.become(Mood.WELL)
+            assert (await paid).outcome is not Outcome.DENIED
 
 
 async def test_a_replica_that_ends_without_its_database_says_how_others_will_know(

@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ import pytest
 
 from bridge import (
     Agent,
+    AgentPaused,
+    AgentResumed,
     ApprovalRequest,
     ApprovalWanted,
     AuthenticationFailed,
@@ -30,15 +33,18 @@ from bridge import (
     ReplyStarted,
     Session,
     SessionOptions,
+    Step,
     ToolParked,
     Toolset,
     ToolSettled,
     Transcript,
+    TransportError,
     connect,
 )
 from bridge.config import read
+from bridge.core.events import CallConcluded, ToolResult
 from bridge.dialects.herm import Payloads
-from bridge.journal import State
+from bridge.journal import CallId, State
 from bridge.journal.memory import MemoryJournal
 from bridge.simulator import hcompany, herm, openai_sessions
 from bridge.simulator.site import Fault
@@ -50,6 +56,7 @@ pytestmark = pytest.mark.anyio
 OPTIONS = SessionOptions(
     end_timeout=0.2, patience=Patience(first_pause=0.01, longest_pause=0.05, give_up=3.0, confirm_after=0.5)
 )
+PATIENT = SessionOptions(end_timeout=0.2, patience=Patience(first_pause=0.01, give_up=600.0))
 LIMIT = 15.0
 
 
@@ -106,8 +113,16 @@ class Offline(Protocol):
         """Wait until a result has been refused."""
         ...
 
+    def revoke_key(self, *, silently: bool = False) -> None:
+        """Take it no more, and have it asked for, unless silently."""
+        ...
+
     async def told(self) -> list[Any]:
         """Wait until the call is answered; all that it was answered with."""
+        ...
+
+    def heard(self) -> str:
+        """What the agent of the newest session knows from the start."""
         ...
 
 
@@ -130,9 +145,18 @@ class OfflineOpenAI:
     async def refused(self) -> None:
         await self.sim.until(lambda ledger: any(post.status == 503 for post in ledger.posts))
 
+    def revoke_key(self, *, silently: bool = False) -> None:
+        self.sim._api_key = "another"
+        if not silently:
+            self.sim.cut()
+
     async def told(self) -> list[Any]:
         await self.sim.turn_over()
         return [answer.output for answer in self.sim.ledger.answers]
+
+    def heard(self) -> str:
+        (session,) = self.sim._sessions.values()
+        return str(session.settings.instructions)
 
 
 class OfflineHCompany:
@@ -154,9 +178,17 @@ class OfflineHCompany:
     async def refused(self) -> None:
         await _refused(self.sim)
 
+    def revoke_key(self, *, silently: bool = False) -> None:
+        self.sim.api_key = "another"
+        if not silently:
+            self.sim.session.pause()  # the poll that is held is answered
+
     async def told(self) -> list[Any]:
         await self.sim.reached("completed")
         return [result.value for result in self.sim.ledger.results]
+
+    def heard(self) -> str:
+        return str(self.sim.session.request.messages)
 
 
 class OfflineHerm:
@@ -178,9 +210,17 @@ class OfflineHerm:
     async def refused(self) -> None:
         await _refused(self.sim)
 
+    def revoke_key(self, *, silently: bool = False) -> None:
+        self.sim.api_key = "another"
+        if not silently:
+            self.sim.cut_streams()
+
     async def told(self) -> list[Any]:
         await self.sim.agenda.until(lambda: bool(self.sim.ledger.turns) and bool(self.sim.ledger.turns[0].ended))
         return [result.text for result in self.sim.ledger.results]
+
+    def heard(self) -> str:
+        raise NotImplementedError("there is nothing that it could be told in")
 
 
 def _refusing(operation: str) -> Fault:
@@ -295,6 +335,43 @@ async def test_a_wrong_key_is_told_as_such(name: str) -> None:
 
 
 @every_provider
+async def test_a_key_that_is_revoked_ends_the_session_at_once_and_its_variable_is_named(name: str) -> None:
+    async def revoked(offline: Offline, agent: Agent) -> None:
+        async with connect(agent, api_key=offline.key, options=PATIENT) as session:
+            offline.revoke_key()
+            await session.run()
+
+    with anyio.fail_after(LIMIT):
+        async with PROVIDERS[name]() as offline:
+            agent = await offline.creating(Toolset())
+            with pytest.raises(AuthenticationFailed, match=f"not accepted.*{agent.api_key_env}"):
+                await revoked(offline, agent)
+
+
+@every_provider
+async def test_a_key_that_is_revoked_while_a_tool_runs_ends_the_session_at_once(name: str) -> None:
+    tools = Toolset()
+
+    async def revoked(offline: Offline, agent: Agent) -> None:
+        async with connect(agent, tools=tools, api_key=offline.key, options=PATIENT) as session:
+            say_if_nothing_was_said(session, agent)
+            await session.run()
+
+    with anyio.fail_after(LIMIT):
+        async with PROVIDERS[name]() as offline:
+
+            @tools.tool(effect="read")
+            async def book(no: str) -> str:
+                """Book a parcel."""
+                offline.revoke_key(silently=True)
+                return no
+
+            agent = await offline.creating(tools)
+            with pytest.raises(AuthenticationFailed):
+                await revoked(offline, agent)
+
+
+@every_provider
 async def test_a_tool_that_would_have_to_wait_for_the_end_of_its_reply_is_refused_by_name(name: str) -> None:
     tools = Toolset()
 
@@ -346,6 +423,29 @@ async def test_a_result_that_could_not_be_told_is_told_by_the_next_process_and_n
                 assert await offline.told() == [ANSWERS[name]]
             assert desk.done == ["1"]
             assert [each.state for each in await journal.claims(states=tuple(State))] == [State.SENT]
+
+
+@pytest.mark.parametrize("name", ["openai", "hcompany"])
+async def test_what_an_earlier_session_has_left_is_told_to_a_new_one(name: str) -> None:
+    desk, journal = Desk(), MemoryJournal()
+    left = CallId("openai_sessions:sess_before", 0, "turn_1/c1")
+    await journal.claim(left, "book", "{}", "the-dead/1/x")
+    await journal.conclude(left, ToolResult(left.call_id, '"booked 55"'), "ok")
+    await journal.settle([left], State.ORPHANED)
+    with anyio.fail_after(LIMIT):
+        async with PROVIDERS[name]() as offline, Bridge(desk.tools, journal=journal) as bridge:
+            agent = await offline.creating(desk.tools)
+            async with bridge.session(agent, api_key=offline.key, options=OPTIONS, earlier=left.session):
+                assert await offline.told() == [ANSWERS[name]]
+            assert "booked 55" in offline.heard()
+    assert left in {each.call for each in await journal.claims(states=(State.SENT,))}
+
+
+async def test_an_agent_of_herm_has_no_prompt_to_tell_it_in() -> None:
+    async with Bridge({}, journal=MemoryJournal()) as bridge:
+        with pytest.raises(ConfigError, match="an agent of herm cannot be told"):
+            async with bridge.session(Herm(agent_id="a"), api_key="k", earlier="herm:before"):
+                raise AssertionError
 
 
 async def _serve_for_ever(
@@ -555,12 +655,14 @@ async def test_names_that_the_documentation_does_not_give_can_be_changed() -> No
 
 
 @asynccontextmanager
-async def spoken_to(tools: Toolset, *steps: herm.Step, **rules: Any) -> AsyncIterator[tuple[herm.Simulator, Session]]:
+async def spoken_to(
+    tools: Toolset, *steps: herm.Step, options: SessionOptions = OPTIONS, **rules: Any
+) -> AsyncIterator[tuple[herm.Simulator, Session]]:
     """A Herm session with these tools, to which something has been said."""
     with anyio.fail_after(LIMIT):
         async with offline_herm(*steps, **rules) as offline:
             agent = await declared(offline.sim, tools)
-            async with connect(agent, tools=tools, api_key=offline.key, options=OPTIONS) as session:
+            async with connect(agent, tools=tools, api_key=offline.key, options=options) as session:
                 session.say("Book it.")
                 yield offline.sim, session
 
@@ -621,6 +723,44 @@ async def test_a_result_that_comes_too_late_is_posted_once_and_never_again() -> 
         assert sum(each.status == 410 for each in sim.exchanges) == 1
 
 
+async def test_what_is_said_into_a_turn_of_somebody_else_is_said_after_it_and_blocks_no_result() -> None:
+    gate = anyio.Event()
+    async with spoken_to(slow(gate), BOOK, herm.Answer("Done."), herm.Answer("Yes?")) as (sim, session):
+        await sim.agenda.until(lambda: bool(sim.ledger.calls))
+        await session.send({"events": [said("Are you there?")]})
+        await sim.agenda.until(lambda: any(each.status == 409 for each in sim.exchanges))
+        gate.set()
+        await until(session, Transcript, text="Yes?")
+        assert [turn.prompt for turn in sim.ledger.turns] == ["Book it.", "Are you there?"]
+
+
+async def test_what_meets_turns_of_others_for_too_long_is_given_up_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    hurried = SessionOptions(patience=replace(OPTIONS.patience, turn_of_others=0.2))
+    gate = anyio.Event()
+    async with spoken_to(slow(gate), BOOK, options=hurried) as (sim, session):
+        await sim.agenda.until(lambda: bool(sim.ledger.calls))
+        await session.send({"events": [said("Are you there?")]})
+        failed = await until(session, ProviderFailed)
+        assert (failed.code, failed.fatal) == ("session_busy", False)
+        assert sum(each.status == 409 for each in sim.exchanges) > 1
+        gate.set()
+        await over(sim)
+        assert len(sim.ledger.turns) == 1
+    assert caplog.text.count("given up") == 1
+
+
+async def test_leaving_does_not_wait_for_the_turn_of_somebody_else() -> None:
+    async with spoken_to(slow(anyio.Event()), BOOK) as (sim, session):
+        await sim.agenda.until(lambda: bool(sim.ledger.calls))
+        await session.send({"events": [said("Are you there?")]})
+        await sim.agenda.until(lambda: any(each.status == 409 for each in sim.exchanges))
+    assert len(sim.ledger.turns) == 1
+
+
+def said(words: str) -> dict[str, Any]:
+    return {"type": "user.message", "content": [{"type": "text", "text": words}]}
+
+
 async def test_a_call_that_had_expired_before_anybody_attached_is_not_run() -> None:
     desk = Desk()
     with anyio.fail_after(LIMIT):
@@ -646,13 +786,14 @@ async def _post(sim: herm.Simulator, event: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def working(
-    tools: Toolset, *steps: hcompany.Step, **settings: Any
+    tools: Toolset, *steps: hcompany.Step, observers: Any = (), **settings: Any
 ) -> AsyncIterator[tuple[hcompany.Simulator, Session]]:
     """An H Company session with these tools and a task."""
     with anyio.fail_after(LIMIT):
         async with hcompany.Simulator(hcompany.Scenario(steps)) as sim:
             agent = HCompany(agent="h/clerk", messages="Book it.", url=sim.url, **settings)
-            async with connect(agent, tools=tools, api_key=sim.api_key, options=OPTIONS) as session:
+            about = {"tools": tools, "observers": observers, "options": OPTIONS}
+            async with connect(agent, api_key=sim.api_key, **about) as session:
                 yield sim, session
 
 
@@ -668,6 +809,64 @@ async def test_a_paused_session_takes_its_result_and_is_not_resumed_by_it() -> N
         assert sim.session.status is hcompany.Status.PAUSED
         sim.session.resume()
         await sim.reached("completed")
+
+
+async def test_a_session_that_is_paused_while_it_is_idle_is_told_the_outcome_when_it_goes_on() -> None:
+    gate, concluded = anyio.Event(), anyio.Event()
+
+    def observe(session: Session, step: Step) -> None:
+        if any(isinstance(event, CallConcluded) for event in step.events):
+            concluded.set()
+
+    steps = (hcompany.Ask((hcompany.Call("book", {"no": "1"}),)), hcompany.Answer("Soon."), hcompany.Answer("Ah."))
+    tools = slow(gate, answer_within=0.05)
+    async with working(tools, *steps, observers=(observe,), idle_timeout_s=600) as (sim, session):
+        await until(session, ReplyDone)
+        sim.session.pause()
+        await until(session, AgentPaused)
+        gate.set()
+        await concluded.wait()
+        session.say("Are you there?")
+        await fence(sim, session)
+        assert sim.session.status is hcompany.Status.PAUSED
+        sim.session.resume()
+        await until(session, AgentResumed)
+        await until(session, Transcript, text="Ah.")
+        assert sum("booked 1" in str(event) for event in sim.session.log.kept) == 1
+
+
+async def test_what_is_said_to_a_session_that_is_paused_in_its_turn_waits_for_that_too() -> None:
+    desk = Desk()
+    call = hcompany.Ask((hcompany.Call("wait", id="a"),))
+    steps = (call, hcompany.Answer("Done."), hcompany.Answer("Yes?"))
+    async with working(desk.tools, *steps, idle_timeout_s=600) as (sim, session):
+        await desk.begun.wait()
+        sim.session.pause()
+        await until(session, AgentPaused)
+        session.say("Are you there?")
+        desk.gate.set()
+        await sim.agenda.until(lambda: sim.ledger.calls[0].fate is hcompany.Fate.SETTLED)
+        assert sim.session.status is hcompany.Status.PAUSED
+        sim.session.resume()
+        await until(session, Transcript, text="Yes?")
+
+
+async def fence(sim: hcompany.Simulator, session: Session) -> None:
+    """Wait until what is sent now has been answered: what was sent before has been, too."""
+    request = {"tool_name": "fence", "args": {}, "id": "fence"}
+    await session.send({"tool_results": {"kind": "error_event", "error": "No.", "origin": "f", "tool_req": request}})
+    await sim.agenda.until(lambda: any("fence" in str(result.tool_req) for result in sim.ledger.results))
+
+
+async def test_a_log_that_is_too_long_to_be_read_ends_the_session_and_says_so() -> None:
+    own = hcompany.OwnTool(hcompany.Call("look"), "x" * 6000)
+    narrow = SessionOptions(max_frame=4000, patience=OPTIONS.patience)
+    with anyio.fail_after(LIMIT):
+        async with hcompany.Simulator(hcompany.Scenario((own, hcompany.Work(600.0)))) as sim:
+            agent = HCompany(agent="h/clerk", messages="Look.", url=sim.url)
+            with pytest.raises(TransportError, match=r"over 4,000 bytes: raise SessionOptions\.max_frame"):
+                async with connect(agent, api_key=sim.api_key, options=narrow) as session:
+                    await session.run()
 
 
 async def test_a_session_that_stays_open_is_spoken_to_again() -> None:

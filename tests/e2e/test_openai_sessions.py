@@ -33,14 +33,17 @@ from bridge.session.consent import Asking
 from bridge.session.session import Session, SessionOptions
 from bridge.simulator.openai_sessions import (
     Ask,
+    AskApproval,
     AwaitResults,
     Call,
     Cancel,
     Cut,
+    Effect,
     Fail,
     FailSession,
     Fate,
-    Raw,
+    Fault,
+    On,
     Request,
     Rules,
     Scenario,
@@ -257,9 +260,6 @@ async def test_after_a_turn_that_was_cut_short_something_is_said_at_once(ending:
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_whoever_decides_about_tools_is_asked_about_calls_of_the_providers_servers(allowed: bool) -> None:
-    asked = {"type": "mcp_tool_call", "server_label": "shop", "name": "refund", "arguments": {"amount": 5}}
-    action = {"type": "mcp_approval_request", "turn_id": "turn_1", "request_id": "r1", "request": asked}
-    told = Raw({"type": "agent.session.requires_action", "session": {"required_actions": [action]}})
     requests: list[ApprovalRequest] = []
 
     async def decide(request: ApprovalRequest) -> bool:
@@ -267,7 +267,8 @@ async def test_whoever_decides_about_tools_is_asked_about_calls_of_the_providers
         return allowed
 
     desk, approvals = Desk(), Approvals(decide)
-    scenario = Scenario(((Ask((Call("wait"),)), told, told, Tell()),))
+    rules = Rules(required_actions_sent=2)
+    scenario = Scenario(((Ask((Call("wait"),)), AskApproval("shop", "refund", {"amount": 5}), Tell()),), rules)
     async with Simulator(scenario) as sim, serving(sim, desk.tools, approvals=approvals) as session:
         session.say("Please.")
         await sim.until(lambda ledger: len(ledger.posts) == 2)
@@ -275,7 +276,33 @@ async def test_whoever_decides_about_tools_is_asked_about_calls_of_the_providers
         await sim.turn_over()
     (request,) = requests
     assert (request.tool, json.loads(request.arguments)) == ("shop.refund", {"amount": 5})
+    assert [each.decision for each in sim.ledger.approvals] == ["approve" if allowed else "deny"]
     assert [post.types for post in sim.ledger.posts[1:]] == [("mcp_approval_request_result",), ("tool_result",)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "posts"),
+    [
+        (Fault(on=On.APPROVALS, status=202, effect=Effect.NONE), 2),
+        (Fault(on=On.APPROVALS, status=0, effect=Effect.NONE), 2),
+        (Fault(on=On.APPROVALS, status=503, effect=Effect.NOW), 1),
+        (Fault(on=On.APPROVALS, status=0, effect=Effect.NOW), 1),
+    ],
+)
+async def test_a_decision_that_may_be_lost_is_looked_for_and_counts_once(fault: Fault, posts: int) -> None:
+    async def decide(request: ApprovalRequest) -> bool:
+        return True
+
+    asking = Scenario(((AskApproval("shop", None, message="May it?"), Tell()),), faults=(fault,))
+    hasty = replace(QUICK, confirm_after=0.05)
+    async with (
+        Simulator(asking) as sim,
+        serving(sim, Desk().tools, approvals=Approvals(decide), patience=hasty) as session,
+    ):
+        session.say("Please.")
+        await sim.turn_over()
+    assert [each.decision for each in sim.ledger.approvals] == ["approve"]
+    assert [post.types for post in sim.ledger.posts].count(("mcp_approval_request_result",)) == posts
 
 
 @pytest.mark.parametrize("ending", [Cancel(), Fail()])

@@ -528,7 +528,7 @@ async def test_neither_keys_nor_arguments_nor_results_are_logged(caplog: pytest.
         time.sleep(0)
         return "result-secret"
 
-    caplog.set_level(logging.DEBUG, "bridge")
+    caplog.set_level(logging.DEBUG)
     names = ("works", "fails", "strict", "in_thread")
     calls = tuple(Call(name, {"pin": "argument-secret"}) for name in names)
     scenario = script(Reply("", calls), AwaitResults(), Fail())
@@ -537,6 +537,7 @@ async def test_neither_keys_nor_arguments_nor_results_are_logged(caplog: pytest.
             await session.run()
         assert [made.answered for made in sim.ledger.calls] == [1] * 4
     assert f"session {session.id} started: dialect assemblyai" in caplog.messages
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("bridge")]
+    # What is said beneath us counts, too: a host may log everything. The server is the provider's.
+    ours = [record.getMessage() for record in caplog.records if record.name != "websockets.server"]
     assert len(ours) >= 4
     assert not any("secret" in message or "offline" in message for message in ours)

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from bridge import Toolset
 from bridge.dialects.assemblyai import ASSEMBLYAI
-from bridge.relay.server import Listen, Relay, Route, Upstream
+from bridge.relay import Listen, Relay, Route, Upstream
 from bridge.scenarios import SCENARIOS
 from bridge.simulator import (
     AudioPace,

@@ -214,6 +214,19 @@ async def test_what_nobody_wants_any_more_is_not_taken_over(journal: Journal, st
     assert isinstance(answer, Unknown)
 
 
+@pytest.mark.parametrize("session", [True, False])
+async def test_a_name_that_is_too_long_for_an_index_is_refused_and_costs_nobody_else_anything(
+    journal: Journal, session: bool
+) -> None:
+    long = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))  # six characters each, as they are written
+    call = CallId(long, 0, "c1") if session else CallId("s1", 0, long)
+    answers = await asyncio.gather(claim(journal, call), claim(journal), return_exceptions=True)
+    assert (type(answers[0]), answers[1]) == (ValueError, Granted())
+    assert await claim(journal, CallId("s1", 0, long[:300])) == Granted()
+    with pytest.raises(ValueError, match="3600 characters"):
+        await journal.append([entry(begun(), long)])
+
+
 async def test_nobody_takes_over_from_itself(journal: Journal) -> None:
     with pytest.raises(ValueError, match="one process in one life"):
         await journal.claim(ID, "order", ASKED, "me", instead_of="me")
@@ -460,3 +473,26 @@ async def test_what_was_written_is_there_after_opening_it_again(store: str, open
     again = open_store()
     assert await all_of(again.read()) == [written]
     assert await claim(again) == Finished(RESULT, "ok", State.OWED)
+
+
+# ---------------------------------------------------------------------------------------------------- left to others
+
+
+async def test_a_call_that_was_left_open_waits_until_its_time_is_over_whoever_has_it(journal: Journal) -> None:
+    await claim(journal, owner="dead")
+    assert not (await only(journal)).waits(0)
+    await journal.leave(ID, 100.5)
+    assert await journal.claim(ID, "order", ASKED, "me", instead_of="dead") == Granted()
+    claimed = await only(journal)
+    assert (claimed.until, claimed.waits(100), claimed.waits(100.5)) == (100.5, True, False)
+    await journal.conclude(ID, RESULT, "ok")
+    claimed = await only(journal)
+    assert (claimed.until, claimed.waits(100)) == (100.5, False)
+
+
+async def test_what_has_its_outcome_or_was_never_claimed_is_not_left_open(journal: Journal) -> None:
+    await journal.leave(ID, 100)
+    await claim(journal)
+    await journal.conclude(ID, RESULT, "ok")
+    await journal.leave(ID, 100)
+    assert (await only(journal)).until is None

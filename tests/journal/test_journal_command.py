@@ -85,6 +85,18 @@ def test_sessions_are_listed_with_what_is_not_finished(address: str) -> None:
     )
 
 
+def test_a_call_that_somebody_outside_works_on_is_listed_with_the_end_of_its_time(path: Path) -> None:
+    async def leave(until: float) -> None:
+        journal = open_journal(str(path))
+        await journal.leave(ID, until)
+        await journal.aclose()
+
+    asyncio.run(leave(4_102_444_800.0))
+    assert "waits until 2100-01-01" in " ".join(run("list", path).output.split())
+    asyncio.run(leave(1.0))
+    assert "waits" not in run("list", path).output
+
+
 def test_a_session_is_shown_with_its_calls(address: str) -> None:
     shown = run("show", address, "s2").output
     assert shown.count("\n") > len(session("s2"))
@@ -186,7 +198,7 @@ def test_what_is_not_there_is_said(command: str, tmp_path: Path) -> None:
 
 
 def test_a_session_that_is_not_there_is_said(path: Path) -> None:
-    for command in ("show", "verify"):
+    for command in ("show", "verify", "export"):
         ran = run(command, path, "s9")
         assert ran.exit_code == 2
         assert "knows no session s9" in ran.output

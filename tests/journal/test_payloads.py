@@ -92,6 +92,7 @@ def test_a_digest_is_that_of_the_value() -> None:
     digest = Payloads().digest
     assert digest('{"a": 1, "b": [1]}') == digest('{"b":[1],"a":1}')
     assert digest('{"a": 1}') != digest('{"a": 2}')
+    assert digest('{"a": 41111111111111111111111}') != digest('{"a": 41111111111111111111112}')
     assert digest("{") == digest("{")
     assert digest("\ud800") != digest("{")
     assert Payloads().digest_of(told("1")) != Payloads().digest_of(told("1", is_error=True))

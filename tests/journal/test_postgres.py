@@ -363,9 +363,22 @@ async def test_another_key_and_a_later_version_are_refused(open_it: OpenIt, url:
     with pytest.raises(ConfigError, match="begun with no key"):
         open_it(payloads=Payloads(seal=Seal(bytes(32))))
     with psycopg.connect(url, autocommit=True) as other:
-        other.execute(_sql("UPDATE bridge_meta SET value = '2' WHERE name = 'schema'"))
+        other.execute(_sql("UPDATE bridge_meta SET value = '3' WHERE name = 'schema'"))
     with pytest.raises(JournalError, match="a later version"):
         open_it()
+
+
+async def test_a_journal_of_the_first_version_is_brought_up_to_date_while_others_use_it(
+    open_it: OpenIt, url: str
+) -> None:
+    before = open_it()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(_sql("ALTER TABLE bridge_claims DROP COLUMN until"))
+        other.execute(_sql("UPDATE bridge_meta SET value = '1' WHERE name = 'schema'"))
+    for journal in (open_it(), open_it(), before):
+        await journal.claim(ID, "order", "{}", "me")
+        await journal.leave(ID, 100)
+        assert [each.until for each in await journal.claims()] == [100]
 
 
 async def test_many_replicas_may_begin_at_once(url: str) -> None:

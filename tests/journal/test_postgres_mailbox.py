@@ -108,7 +108,7 @@ async def test_a_call_is_answered_from_its_claim_to_its_outcome(office: Office) 
     assert await office.mailbox.take("me") == (Letter(Kind.CALL, TICKET, "1"),)
     assert await office.mailbox.take("other") == ()
     assert (await post(Kind.CALL, TICKET, " 1")).posted is Posted.REPEATED
-    assert await post(Kind.CALL, TICKET, "2") == Receipt(Posted.CONFLICT, "", "1")
+    assert await post(Kind.CALL, TICKET, "2") == Receipt(Posted.CONFLICT, "", "1", MailState.POSTED)
     second = ID._replace(call_id="c2")
     await office.journal.claim(second, "order", "{}", "me")
     await office.journal.conclude(second, told("1"), "ok")
@@ -152,7 +152,7 @@ async def test_what_is_announced_is_seen_until_its_time_or_its_owner_is_over(off
     assert 0 < seen.seconds <= 60
     change(url, "UPDATE bridge_mail SET until = until - 100")
     assert await mailbox.waiting(Kind.APPROVAL) == ()
-    assert await mailbox.post(Kind.APPROVAL, "r1", "1") == Receipt(Posted.OVER, '"shown"')
+    assert await mailbox.post(Kind.APPROVAL, "r1", "1") == Receipt(Posted.OVER, '"shown"', state=MailState.OPEN)
     change(url, "UPDATE bridge_mail SET until = NULL")
     await mailbox.resign("me")
     assert await mailbox.waiting(Kind.APPROVAL) == ()
@@ -169,18 +169,64 @@ async def test_what_is_closed_keeps_what_it_is_told_to_and_does_not_change_any_m
     assert len(await mailbox.take("me")) == 1
     await mailbox.close(Open(Kind.APPROVAL, "r1", "s1", "me", '"gone"'), MailState.LATE, '"yes"')
     await mailbox.close(REQUEST, MailState.TAKEN)
-    assert await mailbox.post(Kind.APPROVAL, "r1", '"no"') == Receipt(Posted.OVER, '"gone"', '"yes"')
+    assert await mailbox.post(Kind.APPROVAL, "r1", '"no"') == Receipt(Posted.OVER, '"gone"', '"yes"', MailState.LATE)
     assert await mailbox.take("me") == ()
+
+
+async def test_a_claimed_call_that_waits_is_only_shown_and_by_whoever_has_it_now(office: Office, url: str) -> None:
+    mailbox, journal = office.mailbox, office.journal
+    waits = Open(Kind.CALL, TICKET, "s1", "me", '"first"')
+    await journal.claim(ID, "order", "{}", "me")
+    for owner in ("me", "other"):
+        await mailbox.beat(owner, attended=False)
+    await mailbox.announce(waits)
+    await journal.claim(ID, "order", "{}", "other", instead_of="me")
+    await mailbox.announce(Open(Kind.CALL, TICKET, "s1", "other", '"second"'))
+    await mailbox.close(waits, MailState.CLOSED)
+    (seen,) = await mailbox.waiting(Kind.CALL)
+    assert (seen.kind, seen.name, seen.owner, seen.about) == (Kind.CALL, TICKET, "other", '"second"')
+    await journal.conclude(ID, told("1"), "ok")
+    assert (await mailbox.post(Kind.CALL, TICKET, "1")).posted is Posted.OVER, "its row is not to be answered"
+    await mailbox.close(Open(Kind.CALL, TICKET, "", "other"), MailState.CLOSED)
+    await mailbox.announce(waits)
+    assert rows(url, "SELECT * FROM bridge_mail") == []
+
+
+async def test_it_is_known_of_a_call_whether_an_answer_would_come_too_late(office: Office) -> None:
+    mailbox, journal = office.mailbox, office.journal
+    await mailbox.beat("me", attended=False)
+    over: list[bool] = []
+    for step in (
+        lambda: journal.claim(ID, "order", "{}", "me"),
+        lambda: journal.conclude(ID, told("1"), "ok"),
+    ):
+        over.append(await mailbox.over(Kind.CALL, TICKET))
+        await step()
+    over.append(await mailbox.over(Kind.CALL, TICKET))
+    assert over == [False, False, True]
+    reads = Open(Kind.CALL, "s1.2.c2", "s1", "me")
+    await mailbox.announce(reads)
+    assert not await mailbox.over(Kind.CALL, reads.name)
+    await mailbox.post(Kind.CALL, reads.name, "1")
+    assert await mailbox.over(Kind.CALL, reads.name)
+    two = [CallId("s", 1, "2.c"), CallId("s.1", 2, "c")]
+    for call in two:
+        await journal.claim(call, "order", "{}", "me")
+    await journal.conclude(two[0], told("1"), "ok")
+    assert not await mailbox.over(Kind.CALL, "s.1.2.c"), "it may mean the other"
+    await journal.conclude(two[1], told("1"), "ok")
+    assert await mailbox.over(Kind.CALL, "s.1.2.c")
+    assert not await mailbox.over(Kind.APPROVAL, "nobody's")
 
 
 async def test_with_a_key_nothing_in_a_row_can_be_read(open_office: OpenOffice, url: str) -> None:
     office = open_office(payloads=Payloads(seal=Seal(bytes(32))))
     await office.mailbox.beat("me", attended=False)
     await office.mailbox.announce(REQUEST)
-    await office.mailbox.post(Kind.APPROVAL, "r1", '"4111"')
+    await office.mailbox.post(Kind.APPROVAL, "r1", '"4111111111111111"')
     ((about, answer),) = rows(url, "SELECT about, answer FROM bridge_mail")
-    assert (b"shown" in about, b"4111" in answer) == (False, False)
-    assert await office.mailbox.take("me") == (Letter(Kind.APPROVAL, "r1", '"4111"'),)
+    assert (b"shown" in about, b"4111111111111111" in answer) == (False, False)
+    assert await office.mailbox.take("me") == (Letter(Kind.APPROVAL, "r1", '"4111111111111111"'),)
 
 
 async def test_what_is_moved_to_another_row_cannot_be_read_there(open_office: OpenOffice, url: str) -> None:

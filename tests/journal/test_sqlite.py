@@ -439,13 +439,28 @@ async def test_a_journal_may_be_used_from_several_event_loops(path: Path) -> Non
 # ------------------------------------------------------------------------------------------------- versions and keys
 
 
+async def test_a_file_of_the_first_version_is_brought_up_to_date_by_whoever_writes_it(path: Path) -> None:
+    async with opened(path) as journal:
+        await journal.claim(ID, "order", "{}", "me")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE bridge_claims DROP COLUMN until")
+        database.execute("UPDATE bridge_meta SET value = '1' WHERE name = 'schema'")
+        database.commit()
+    with pytest.raises(JournalError, match="of an earlier version, and was opened for reading only"):
+        open_sqlite(path, read_only=True)
+    for _ in range(2):
+        async with opened(path) as journal:
+            await journal.leave(ID, 100)
+            assert [each.until for each in await journal.claims()] == [100]
+
+
 async def test_a_file_of_a_later_version_is_refused(path: Path) -> None:
     async with opened(path):
         pass
     with closing(sqlite3.connect(path)) as database:
-        database.execute("UPDATE bridge_meta SET value = '2' WHERE name = 'schema'")
+        database.execute("UPDATE bridge_meta SET value = '3' WHERE name = 'schema'")
         database.commit()
-    with pytest.raises(JournalError, match=r"a later version \(schema 2, this one knows 1\)"):
+    with pytest.raises(JournalError, match=r"a later version \(schema 3, this one knows 2\)"):
         open_sqlite(path)
 
 

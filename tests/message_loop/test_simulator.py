@@ -110,7 +110,7 @@ def test_a_held_thread_is_continued_once_with_the_results_alone(messages: anthro
     assert held(messages, on, user(result("c1"), result("c2", "too"))).content[0].text == "found; too"
     with pytest.raises(anthropic.BadRequestError, match="thread_already_continued"):
         held(messages, on, user(result("c1"), result("c2")))
-    with pytest.raises(anthropic.BadRequestError, match="thread_not_found"):
+    with pytest.raises(anthropic.NotFoundError, match="thread_not_found"):
         held(messages, {"type": "continue", "previous_message_id": "msg_x"}, user(result("c1")))
 
 
@@ -176,6 +176,11 @@ def test_the_rules_of_pairing_of_responses(client: openai.OpenAI, items: list[An
     with pytest.raises(openai.BadRequestError, match=error) as refused:
         client.responses.create(model="m", input=[HELLO, *items])
     assert refused.value.param == "input"
+
+
+def test_a_conversation_is_not_taken_for_none(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="keeps no conversations"):
+        client.responses.create(model="m", input="Hello", conversation="conv_1")
 
 
 def test_a_stored_response_is_continued_with_the_outputs_alone_and_may_fork(client: openai.OpenAI) -> None:

@@ -231,5 +231,5 @@ class Fuzzer:
             self._writer.write(data[start : start + (chop or len(data))])
 
 
-_PATIENCE = 5
+_PATIENCE = 12
 """How much longer than the suite we wait before a peer is cut off: this machine may be busy."""

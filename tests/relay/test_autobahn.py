@@ -28,6 +28,7 @@ WHERE = folder()
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(WHERE is None, reason="autobahntestsuite is not installed"),
 ]
 
@@ -56,7 +57,7 @@ async def at_once(names: list[str], play: Callable[[str], Awaitable[Any]]) -> di
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> Any:
-        async with turns, asyncio.timeout(60):
+        async with turns, asyncio.timeout(150):
             return await play(name)
 
     played = zip(names, await asyncio.gather(*map(one, names)), strict=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import resource
 import socket
 import ssl
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
@@ -18,11 +22,11 @@ from websockets.utils import accept_key
 from bridge import ConfigError
 from bridge.dialects.assemblyai import ASSEMBLYAI
 from bridge.relay import Limits, Listen, Relay, Route, Upstream
+from bridge.relay.door import Door
 from bridge.relay.frames import Opcode, frame
-from bridge.relay.handshake import Opening
-from tests.relay.rig import address, ask, providing, relaying, request, serving_bytes, upstream
+from tests.relay.rig import PATIENCE, address, ask, providing, relaying, request, serving_bytes, until, upstream
 from tests.simulator.raw import dial
-from tests.sockets import connected
+from tests.sockets import connected, listening
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +130,8 @@ async def test_an_application_that_does_not_wait_for_the_answer_is_held_and_lose
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 NO_HANDSHAKES = {
-    "no request at all": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n", 400),
+    "no request at all": (b"\x00\x01\x02 hello\r\n\r\n", 400),
+    "TLS where there is none": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     "a plain request": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 426),
     "another method": (request().replace(b"GET", b"PUT"), 405),
     "an older HTTP": (request().replace(b"HTTP/1.1", b"HTTP/1.0"), 505),
@@ -154,15 +159,18 @@ async def test_what_is_no_handshake_is_refused_with_a_status(name: str, caplog: 
         assert b"\r\n\r\n" in answer
         assert relay.counters.refused == {status: 1}
         # One line says why, and the other call does not notice.
-        assert [r.levelname for r in caplog.records if r.getMessage().startswith("refused")] == ["WARNING"]
+        (line,) = (record for record in caplog.records if record.getMessage().startswith("refused"))
+        assert line.levelname == "WARNING"
+        assert re.search(r": \d+, .+; .+", line.getMessage()), "it does not say what to do"
         provider = await providers.next()
         await provider.say("hello")
         await other.until("hello")
 
 
-async def test_a_request_that_does_not_come_is_not_waited_for() -> None:
+async def test_a_request_that_does_not_come_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     async with relaying(NOWHERE, limits=Limits(handshake_timeout=0.05)) as relay:
         assert (await ask(relay, b"GET / HT")).startswith(b"HTTP/1.1 408 ")
+        assert "such as a check of the port" in caplog.text
 
 
 async def test_an_application_that_goes_away_in_its_handshake_leaves_nothing() -> None:
@@ -260,7 +268,7 @@ async def test_with_a_key_of_ours_only_who_has_a_token_reaches_only_the_right_pa
     assert not any(secret in caplog.text + text for secret in ("the-key", "twoo", "wrong"))
 
 
-@pytest.mark.parametrize("shown", ["Bearer two", "two", "?token=two"])
+@pytest.mark.parametrize("shown", ["Bearer two", "bearer two", "two", "?token=two"])
 async def test_a_token_may_be_shown_in_each_of_the_ways_of_the_provider(shown: str) -> None:
     async with providing() as providers, relaying(providers.url, api_key="k", tokens=("one", "two")) as relay:
         query, headers = (shown, {}) if shown.startswith("?") else ("", {"Authorization": shown})
@@ -287,6 +295,7 @@ async def test_a_key_without_tokens_is_not_offered_to_everybody() -> None:
         Route(upstream=upstream(NOWHERE), prefix="a"),
         Route(upstream=upstream(NOWHERE), prefix="/a/"),
         Route(upstream=upstream(NOWHERE, tokens=("t",))),
+        Route(upstream=upstream(NOWHERE, api_key="two\nlines")),
     ],
 )
 def test_routes_that_cannot_work_are_refused_at_the_start(route: Route) -> None:
@@ -485,17 +494,130 @@ async def test_a_provider_that_speaks_no_tls_is_a_bad_gateway() -> None:
         assert (await refused(relay))[0] == 502
 
 
-async def test_a_connection_that_the_loop_has_not_made_yet_is_not_open() -> None:
+async def test_a_tls_handshake_that_does_not_come_is_not_waited_for(
+    certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = Limits(handshake_timeout=0.1)
+    listen = Listen(port=0, tls=_server_side(certificate))
+    async with relaying(NOWHERE, limits=limits, listen=listen) as relay:
+        async with connected(relay.port) as (reader, _):
+            assert await reader.read() == b""
+        assert "408, the TLS handshake did not come in time" in caplog.text
+        async with connected(relay.port) as (reader, writer):
+            writer.write(request())  # what is no TLS
+            with suppress(ConnectionError):
+                await reader.read()
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        slow = await asyncio.open_connection("localhost", relay.port, ssl=trusting)
+        try:
+            assert (await slow[0].read()).startswith(b"HTTP/1.1 408 ")
+        finally:
+            slow[1].transport.abort()
+            with suppress(OSError):
+                await slow[1].wait_closed()
+    assert "Traceback" not in caplog.text
+
+
+def _ended_handshake(port: int, tls: ssl.SSLContext | None) -> None:
+    """Connect, and come to nothing: by a TLS handshake that fails, or by words that are none."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain, suppress(OSError):
+        if tls is None:
+            plain.sendall(request())
+            plain.recv(1000)
+        else:
+            tls.wrap_socket(plain, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("trusts", [True, False], ids=["speaks no TLS", "does not trust the certificate"])
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop"])
+def test_a_tls_handshake_that_fails_is_logged_and_counted(
+    certificate: Path, caplog: pytest.LogCaptureFixture, trusts: bool, backend: str
+) -> None:
+    async def fail() -> dict[int, int]:
+        async with relaying(NOWHERE, listen=Listen(port=0, tls=_server_side(certificate))) as relay:
+            client = None if trusts else ssl.create_default_context()
+            await asyncio.to_thread(_ended_handshake, relay.port, client)
+            await until(lambda: bool(relay.counters.refused))
+            return dict(relay.counters.refused)
+
+    assert anyio.run(fail, backend_options={"use_uvloop": backend == "uvloop"}) == {400: 1}
+    (line,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert line.startswith("refused 127.0.0.1:")
+    assert "the TLS handshake failed (" in line
+    assert ("http request" in line.lower()) is trusts
+    assert ("unknown ca" in line.lower()) is not trusts
+
+
+async def test_whoever_goes_away_during_the_tls_handshake_goes_in_silence(
+    certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        providing() as providers,
+        relaying(providers.url, listen=Listen(port=0, tls=_server_side(certificate))) as relay,
+    ):
+        async with connected(relay.port):
+            pass
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        async with connect(f"wss://localhost:{relay.port}/v1/ws", ssl=trusting, compression=None):
+            assert relay.counters.refused == {}
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+
+
+# ---------------------------------------------------------------------------------------------------- faults and ends
+
+
+async def test_a_fault_of_our_own_is_answered_and_logged_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with providing() as providers, relaying(providers.url) as relay:
+        with monkeypatch.context() as broken:
+            broken.setattr("bridge.relay.door.dial", None)
+            assert (await refused(relay))[0] == 500
+        assert relay.counters.refused == {500: 1}
+        assert "a fault of our own" in caplog.text
+        async with dial(address(relay)):
+            await providers.next()
+
+
+async def test_a_connection_that_is_made_when_the_door_is_shut_is_broken_off() -> None:
+    door = Door(Limits(), lambda: "", lambda guest: None)
+    await door.shut()
     gone = asyncio.Event()
-    opening = Opening(1000, gone.set)
-    assert not opening.is_open
     async with serving_bytes(_silent) as url:
         host, _, port = url.removeprefix("ws://").partition("/")[0].partition(":")
+        opening = door.knock()
+        opening.lost = gone.set
         await asyncio.get_running_loop().create_connection(lambda: opening, host, int(port))
-        assert opening.is_open
-        opening.transport.abort()
         assert not opening.is_open
         await gone.wait()
+
+
+@pytest.mark.parametrize("why", ["cleared", "shut", "no descriptor"])
+async def test_a_connection_whose_tls_handshake_cannot_begin_is_broken_off(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door(Limits(), lambda: "", lambda guest: None)
+    door.listen = Listen(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    gone = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+        gone.set()
+
+    async with asyncio.timeout(PATIENCE), listening(play) as port:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        if why == "shut":
+            await door.shut()
+        elif why == "no descriptor":
+            monkeypatch.setattr("os.dup", _exhausted)
+        door.knock().connection_made(transport)
+        await door.clear()
+        await gone.wait()
+
+
+def _exhausted(descriptor: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -85,6 +85,14 @@ async def test_our_tools_are_added_to_a_setup_which_is_else_the_same() -> None:
     assert tools[0] == theirs
 
 
+async def test_a_setup_with_half_a_surrogate_pair_is_added_to_as_well() -> None:
+    async with talking([weather()]) as (app, provider, _, _):
+        await app.say("session.update", session={"system_prompt": "Smile \ud83d"})
+        session = (await provider.hear())["session"]
+    assert session["system_prompt"] == "Smile \ud83d"
+    assert [entry["name"] for entry in session["tools"]] == ["get_weather"]
+
+
 async def test_a_call_of_ours_is_hidden_run_and_answered_and_a_call_of_theirs_is_not() -> None:
     async with talking([weather()]) as (app, provider, _, _):
         await app.say("session.update", session={"tools": [{"type": "function", "name": "theirs", "parameters": {}}]})
@@ -366,6 +374,22 @@ async def test_an_application_that_breaks_the_protocol_is_told_and_nobody_else_n
         await (await providers.next()).say("still here")
         await other.until("still here")
         await until(lambda: len(relay.sessions) == 1)
+
+
+async def test_what_either_side_says_after_the_end_passes_and_opens_no_session_again() -> None:
+    metrics = Metrics()
+    async with talking(observers=(metrics,)) as (app, provider, relay, _):
+        await app.say("session.update", session={})
+        await provider.hear("session.update")
+        app.socket.transport.write(BAD_FRAMES["garbage"][0])
+        await provider.hear("session.end")
+        await provider.say("session.ready", session_id="s")
+        await provider.say("session.error", code="late", message="no")
+        await provider.socket.close(1000)
+        await until(lambda: not relay.sessions)
+    page = metrics.render().decode()
+    assert "bridge_sessions_open 0.0" in page
+    assert 'code="late"' not in page
 
 
 BAD_SERVER_FRAMES = {

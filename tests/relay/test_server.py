@@ -96,6 +96,12 @@ async def test_what_is_left_after_draining_is_ended_with_its_results_sent() -> N
         assert await app.closed() == 1000
 
 
+async def test_whoever_drains_at_the_same_time_hears_of_the_same_sessions() -> None:
+    async with providing() as providers, relaying(providers.url) as relay, dial(address(relay)):
+        await providers.next()
+        assert await asyncio.gather(relay.drain(0.0), relay.drain(0.1)) == [1, 1]
+
+
 async def test_a_provider_that_does_not_end_its_session_does_not_hold_up_the_end() -> None:
     async with providing() as providers, relaying(providers.url) as relay, dial(address(relay)) as app:
         provider = await providers.next()
@@ -138,6 +144,7 @@ async def test_the_operators_own_name_for_a_call_is_in_every_line_and_known_to_t
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "bridge.relay")
+    caplog.set_level(logging.DEBUG, "bridge.tools")
     known: list[Mapping[str, Any]] = []
 
     async def invoke(arguments: Mapping[str, Any], context: CallContext) -> None:
@@ -160,6 +167,9 @@ async def test_the_operators_own_name_for_a_call_is_in_every_line_and_known_to_t
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("session")]
     assert len(lines) == 4
     assert all("[CA42]" in line for line in lines)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "bridge.tools"]
+    assert line.startswith("tool get_weather: call ")
+    assert "[CA42]" in line
 
 
 async def test_traffic_is_counted_by_side_and_kind_and_kept_when_sessions_end() -> None:
@@ -205,6 +215,23 @@ async def test_a_setup_that_names_a_stored_agent_is_left_alone_and_reported(capl
         await app.socket.send(setup)
         assert await provider.socket.recv() == setup
     assert "agent stored at the provider" in caplog.text
+
+
+async def test_what_the_provider_complains_of_is_logged_in_one_line_each_and_not_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with providing() as providers, relaying(providers.url) as relay, dial(address(relay)) as app:
+        provider = await providers.next()
+        await provider.say("session.error", code="bad_frame", message="line one\nline two" + "x" * 1000)
+        for _ in range(50):
+            await provider.say("session.error", code="bad_frame", message="again")
+        await provider.say("that is all")
+        await app.until("that is all")
+    lines = [line for line in caplog.text.splitlines() if "the provider reports" in line]
+    assert len(lines) == 10
+    assert "line one line two" in lines[0]
+    assert len(lines[0]) < 400
+    assert lines[-1].endswith("again (more of this session is counted only)")
 
 
 async def test_observers_see_every_session_and_one_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from bridge import CallContext, Start
+from bridge.core.events import AgentAudio, SessionEnded
+from bridge.metrics import Metrics
 from bridge.relay.frames import Opcode, frame
 from bridge.relay.voice import Voice
 from bridge.relay.walker import Walker
-from tests.relay.rig import address, providing, relaying, tool, until
+from tests.relay.rig import address, providing, relaying, tool, until, weather
 from tests.simulator.raw import dial
 
 SECOND = "A" * 64_000
@@ -103,6 +105,19 @@ def test_a_voice_that_need_not_be_measured_is_only_noticed() -> None:
     assert (wire.voice.last, wire.voice.heard_until) == (101.0, 0.0)
 
 
+def test_whoever_waits_for_it_is_told_once() -> None:
+    wire, told = Wire(), list[str]()
+    wire.voice.await_next(lambda: told.append("given up"))
+    wire.voice.await_next(lambda: told.append("came"))
+    wire.send(SECOND)
+    wire.send(SECOND)
+    assert told == ["came"]
+    wire.voice.await_next(lambda: told.append("given up"))
+    wire.voice.await_next(None)
+    wire.send(SECOND)
+    assert told == ["came"]
+
+
 MULAW = {"output": {"format": {"encoding": "audio/pcmu"}}}
 
 
@@ -134,3 +149,61 @@ async def test_a_session_follows_the_format_that_is_asked_for_or_echoed(
         await provider.say("reply.done")
         await until(lambda: bool(invoked))
     assert seconds <= invoked[0] - began < seconds + 0.45
+
+
+@pytest.mark.anyio
+async def test_the_silence_before_a_reply_ends_with_its_first_audio_and_not_with_its_first_words() -> None:
+    metrics = Metrics()
+
+    def waits(what: str) -> float | None:
+        return metrics.registry.get_sample_value(f"bridge_{what}_to_audio_seconds_count")
+
+    async with (
+        providing() as providers,
+        relaying(providers.url, [weather()], observers=(metrics,)) as relay,
+        dial(address(relay)) as app,
+    ):
+        provider = await providers.next()
+        await app.say("session.update", session={})
+        await provider.ready()
+        await provider.say("input.speech.started")
+        await provider.say("input.speech.stopped")
+        await provider.say("reply.started", reply_id="r1")
+        await provider.call()
+        await provider.say("transcript.agent", reply_id="r1", text="One moment.")
+        await app.until("transcript.agent")
+        assert (waits("speech"), waits("call")) == (0, 0)
+        await provider.say("reply.audio", reply_id="r1", data="AAAA")
+        await app.until("reply.audio")
+        assert (waits("speech"), waits("call")) == (1, 0)
+        await provider.say("reply.done", reply_id="r1")
+        await provider.hear("tool.result")
+        await provider.say("reply.audio", data="AAAA")  # of no reply
+        await app.until("reply.audio")
+        await provider.say("reply.started", reply_id="r2")
+        await app.until("reply.started")
+        assert waits("call") == 0
+        for _ in range(2):
+            await provider.say("reply.audio", reply_id="r2", data="AAAA")
+            await app.until("reply.audio")
+        assert (waits("speech"), waits("call")) == (1, 1)
+
+
+@pytest.mark.anyio
+async def test_audio_that_comes_after_the_end_of_a_session_is_told_to_nobody() -> None:
+    seen: list[object] = []
+    observers = (lambda session, step: seen.extend(step.events),)
+    async with (
+        providing() as providers,
+        relaying(providers.url, observers=observers) as relay,
+        dial(address(relay)) as app,
+    ):
+        provider = await providers.next()
+        await app.say("session.update", session={})
+        await provider.ready()
+        await provider.say("reply.started", reply_id="r1")
+        await provider.say("session.ended")
+        await provider.say("reply.audio", reply_id="r1", data="AAAA")
+        await app.until("reply.audio")
+    assert any(isinstance(event, SessionEnded) for event in seen)
+    assert not any(isinstance(event, AgentAudio) for event in seen)

@@ -50,6 +50,8 @@ class Journal(MemoryJournal):
         super().__init__(**options)
         self.asked: list[str] = []
         self.broken: set[str] = set()
+        self.late: set[str] = set()
+        """What is done after all although it is said that it could not be."""
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -63,7 +65,10 @@ class Journal(MemoryJournal):
         self, call: CallId, tool: str, arguments: str, owner: str, *, instead_of: str | None = None
     ) -> Claim:
         await self._ask("claim")
-        return await super().claim(call, tool, arguments, owner, instead_of=instead_of)
+        claim = await super().claim(call, tool, arguments, owner, instead_of=instead_of)
+        if "claim" in self.late:
+            raise JournalError("nothing could be written within 5 s")
+        return claim
 
     async def conclude(self, call: CallId, result: ToolResult, outcome: str) -> Concluded:
         await self._ask("conclude")
@@ -308,6 +313,24 @@ async def test_without_a_journal_that_works_a_tool_with_effects_is_not_run(
     (line,) = [each.message for each in caplog.records if each.name == "bridge.journal"]
     assert line.startswith("the journal is out of order, so tool book is not run: the disk is full; make room")
     assert desk.durable.trouble.startswith("the journal is out of order")
+
+
+async def test_a_claim_that_was_given_up_and_came_to_stand_is_concluded_as_not_run(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.book()
+    desk.journal.late, desk.journal.broken = {"claim"}, {"conclude"}
+    assert (await desk.result("book")).outcome is Outcome.UNAVAILABLE
+    desk.saw(Sent((CallKey(0, "c1"),)))
+    assert (await desk.journal.state()).state is State.STARTED
+    desk.journal.broken = set()
+    async with asyncio.timeout(LIMIT):
+        while (claimed := await desk.journal.state()).state is not State.SENT:  # noqa: ASYNC110 - in its own time
+            await asyncio.sleep(0)
+    assert (claimed.outcome, desk.runs) == ("unavailable", [])
+    assert claimed.result is not None
+    assert json.loads(claimed.result.output) == {"error": "book is not available now, and was not run"}
+    assert "another outcome" not in caplog.text
 
 
 async def test_the_journal_that_fails_does_not_count_as_a_failing_tool(desk: Desk) -> None:
@@ -629,6 +652,7 @@ class Left:
         self.journal = journal
         self.tools = Toolset()
         self.runs: list[int] = []
+        self.again: set[CallId] = set()
 
     async def started(self, arguments: str = '{"room": 7}', owner: str = "dead") -> CallId:
         call = CallId("s", 0, "c1")
@@ -644,7 +668,7 @@ class Left:
 
     async def recover(self, check: CheckOutcome | None = None, owner: str = "me") -> tuple[Recovered, ...]:
         tools = {name: dataclasses.replace(tool, check_outcome=check) for name, tool in self.tools.items()}
-        return await recover(self.journal, tools, owner, dead=lambda name: name == "dead")
+        return await recover(self.journal, tools, owner, dead=lambda name: name == "dead", again=self.again)
 
 
 @pytest.fixture
@@ -682,6 +706,37 @@ async def test_what_a_journal_that_fails_leaves_is_brought_to_an_end_by_the_next
     left.journal.broken = set()
     assert [each.found for each in await left.recover()] == [Found.FINISHED] * 2
     assert await left.journal.claims() == ()
+
+
+@pytest.mark.parametrize("fault", ["claim", "conclude", "settle"])
+async def test_a_call_that_was_taken_over_when_the_journal_failed_is_brought_to_an_end_by_the_next_recovery(
+    left: Left, fault: str
+) -> None:
+    left.book(idempotent=True)
+    await left.started()
+    if fault == "claim":
+        left.journal.late = {fault}
+    else:
+        left.journal.broken = {fault}
+    with pytest.raises(JournalError):
+        await left.recover()
+    assert (await left.journal.state()).owner == "me"
+    left.journal.late = left.journal.broken = set()
+    (recovered,) = await left.recover()
+    assert (recovered.outcome, await left.journal.claims()) == ("ok", ())
+    assert await left.recover() == ()
+    assert left.again == set()
+
+
+async def test_a_call_that_was_taken_over_by_somebody_who_lives_is_left_to_him(left: Left) -> None:
+    left.book(idempotent=True)
+    call = await left.started()
+    left.journal.broken = {"claim"}
+    with pytest.raises(JournalError):
+        await left.recover()
+    left.journal.broken = set()
+    await left.journal.claim(call, "book", '{"room": 7}', "another", instead_of="dead")
+    assert (await left.recover(), left.runs) == ((), [])
 
 
 async def test_a_call_that_may_have_happened_is_told_of_and_not_run(left: Left) -> None:

@@ -67,6 +67,20 @@ def test_a_tool_that_keeps_failing_is_not_called_for_a_while(
         guards.admit(BOOK)
 
 
+def test_a_call_that_its_rate_refuses_is_not_the_one_that_is_let_through(guards: Guards, clock: Clock) -> None:
+    rated = tool("3/minute")
+    for _ in range(3):
+        guards.admit(rated)
+        guards.ended("book", Health.FAILED)
+    clock.now += 30
+    with pytest.raises(TooOften):
+        guards.admit(rated)
+    clock.now += 30
+    guards.admit(rated)
+    guards.ended("book", Health.WELL)
+    assert guards.unavailable == frozenset()
+
+
 def test_after_the_pause_one_call_is_let_through_and_its_success_closes_the_circuit(
     guards: Guards, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

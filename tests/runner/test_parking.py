@@ -552,6 +552,15 @@ async def test_the_outcome_of_a_call_that_is_not_wanted_any_more_is_no_follow_up
     assert listener.delivered[1:] == [ToolSettled(KEY, "render", "interrupted")]
 
 
+async def test_the_same_value_spelled_otherwise_is_the_same_answer(anyio_backend: str) -> None:
+    parking = Parking(10)
+    parking.open("a", 100)
+    parking.complete("a", {"parcels": 1, "weight": 2})
+    said = [{"weight": 2, "parcels": 1}, {"parcels": True, "weight": 2}, {"parcels": 1.0, "weight": 2}]
+    verdicts = [parking.complete("a", value).verdict for value in said]
+    assert verdicts == [Verdict.REPEATED, Verdict.CONFLICT, Verdict.CONFLICT]
+
+
 async def test_only_so_many_ends_are_remembered(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.runner.parking._REMEMBERED", 1)
     parking = Parking(10)
@@ -567,7 +576,7 @@ def test_a_completion_after_the_tools_loop_has_closed_harms_nobody() -> None:
 
     async def leave_open() -> None:
         parking.open("a", 100)
-        waiting = asyncio.ensure_future(parking.leave("a"))
+        waiting = asyncio.ensure_future(parking.leave("a", "s", "t"))
         await asyncio.sleep(0)
         waiting.cancel()
 
@@ -580,7 +589,7 @@ async def test_work_that_fails_without_a_word_fails_all_the_same(anyio_backend: 
     parking.open("a", 100)
     parking.fail("a", "")
     with pytest.raises(ToolError, match="it failed"):
-        await parking.leave("a")
+        await parking.leave("a", "s", "t")
     parking.open("b", 100)
     with pytest.raises(ToolBusy):
-        parking.leave("b")
+        parking.leave("b", "s", "t")

@@ -272,11 +272,11 @@ async def test_the_log_says_which_tool_failed_how_and_where_in_one_line(
 async def test_the_text_of_a_tool_error_is_for_the_model_and_not_for_the_log(desk: Desk) -> None:
     @desk.tools.tool
     async def find() -> None:
-        raise ToolError("order 441 does not exist")
+        raise ToolError("order 441144114411 does not exist")
 
     finished = await desk.result("find")
-    assert (finished.outcome, error_of(finished)) == (Outcome.ERROR, "order 441 does not exist")
-    assert "441" not in finished.detail
+    assert (finished.outcome, error_of(finished)) == (Outcome.ERROR, "order 441144114411 does not exist")
+    assert "441144114411" not in finished.detail
 
 
 async def test_a_tool_error_without_text_or_with_too_much_of_it_still_makes_a_sentence(desk: Desk) -> None:
@@ -730,7 +730,7 @@ async def test_a_hung_thread_is_counted_and_named_and_a_pool_full_of_them_is_ans
     desk.start("hang", '{"number":2}')
     await desk.until(lambda: desk.runner.threads_abandoned == 2)
     assert desk.outcomes() == [Outcome.TIMEOUT] * 2
-    assert caplog.text.count("tool hang goes on in its thread") == 2
+    assert caplog.text.count("tool hang goes on in its thread, although its call has ended, in session s") == 2
     assert desk.calls.running == 0
     assert (await desk.result("quick")).outcome is Outcome.BUSY
     gate.set()
@@ -856,7 +856,10 @@ async def test_an_async_tool_that_blocks_the_loop_is_named(desk: Desk, caplog: p
         finished = await desk.result("blocks")
     assert (finished.outcome, finished.seconds) == (Outcome.OK, 0.25)
     (line,) = [record.message for record in caplog.records]
-    assert line.startswith("tool blocks blocked the event loop for 250 ms")
+    assert line.startswith(
+        "tool blocks blocked the event loop for 250 ms, in session s; a function should be a plain one"
+    )
+    assert "an endpoint or MCP server should answer with less" in line
 
 
 async def test_an_awaitable_of_a_class_is_awaited_like_a_coroutine(desk: Desk) -> None:
@@ -1008,6 +1011,23 @@ async def test_the_same_call_again_gets_the_first_result_and_does_not_run(desk: 
     assert (again.outcome, again.result.output) == (Outcome.REPLAYED, '{"booking":1,"replayed":true}')
     assert (await desk.result("book", '{"room": 8}')).outcome is Outcome.OK
     assert booking.runs == 2
+
+
+async def test_two_long_numbers_that_differ_in_the_last_digit_are_not_the_same_call(desk: Desk) -> None:
+    booking = Booking(desk, dedupe=60)
+    for digit in range(8):  # more often than the same call may be made in a row
+        finished = await desk.result("book", f'{{"room": 1234567890123456789012{digit}}}')
+        assert finished.outcome is Outcome.OK
+    assert booking.runs == 8
+
+
+async def test_a_result_that_is_given_again_keeps_its_digits(desk: Desk) -> None:
+    @desk.tools.tool(dedupe=60)
+    async def number() -> dict[str, int]:
+        return {"n": 2**70}
+
+    await desk.result("number")
+    assert (await desk.result("number")).result.output == '{"n":1180591620717411303424,"replayed":true}'
 
 
 async def test_only_the_fields_that_count_make_a_call_the_same(desk: Desk) -> None:
@@ -1170,6 +1190,18 @@ async def test_a_tool_that_is_switched_off_is_answered_but_not_run(desk: Desk) -
     assert booking.runs == 1
 
 
+async def test_a_hidden_value_that_is_missing_is_a_matter_for_the_log_alone(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    @desk.tools.tool(hidden={"caller": "phone"})
+    async def who(caller: str) -> str:
+        return caller
+
+    finished = await desk.result("who")
+    assert (finished.outcome, error_of(finished)) == (Outcome.UNAVAILABLE, "who is not available now")
+    assert "hidden parameters cannot be filled from the session's metadata: caller is missing" in caplog.text
+
+
 # ------------------------------------------------------------------------------------------------------- what is logged
 
 
@@ -1183,13 +1215,34 @@ async def test_a_log_line_shows_the_arguments_that_a_tool_opts_in_and_no_others(
         if city == "Oslo":
             raise ToolError(f"nothing for {card}")
 
-    await desk.result("look", '{"city":"Oslo","card":"4111"}')
-    await desk.result("look", '{"city":"Rome","card":"4111"}')
+    await desk.result("look", '{"city":"Oslo","card":"4111111111111111"}')
+    await desk.result("look", '{"city":"Rome","card":"4111111111111111"}')
     failed, well = caplog.messages
     assert failed.endswith(': {"city":"Oslo"}')
     assert "call 'c2' ended as ok after" in well
     assert well.endswith(': {"city":"Rome"}')
-    assert "4111" not in caplog.text
+    assert "4111111111111111" not in caplog.text
+
+
+async def test_what_is_redacted_is_masked_in_an_argument_that_is_logged(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bridge.tools")
+
+    @desk.tools.tool(log_arguments=("order",), redact=("card",))
+    async def pay(order: dict[str, str]) -> None: ...
+
+    await desk.result("pay", '{"order":{"item":"lamp","card":"4111111111111111"}}')
+    assert caplog.messages[0].endswith(': {"order":{"item":"lamp","card":"(masked)"}}')
+
+
+async def test_no_argument_that_is_logged_can_fail_the_call(desk: Desk) -> None:
+    @desk.tools.tool(log_arguments=("table", "number"))
+    async def look(table: dict[int, str], number: int) -> int:
+        return number
+
+    finished = await desk.result("look", '{"table":{"1":"a"},"number":12345678901234567890123}')
+    assert finished.result.output == "12345678901234567890123"
 
 
 async def test_a_call_that_goes_well_is_one_line_for_whoever_debugs(
@@ -1205,4 +1258,5 @@ async def test_a_call_that_goes_well_is_one_line_for_whoever_debugs(
     await desk.result("look", '{"city":"Oslo"}')
     (line,) = caplog.messages
     assert line.startswith("tool look: call 'c2' ended as ok after")
+    assert line.endswith(" s in session s")
     assert "Oslo" not in line

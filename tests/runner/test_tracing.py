@@ -92,13 +92,13 @@ async def test_a_failure_is_marked_and_its_text_is_not_recorded(exported: InMemo
 
     @tools.tool
     async def look() -> None:
-        raise ToolError("the secret number is 4111")
+        raise ToolError("the secret number is 4111111111111111")
 
     await run(tools, "")
     span = only(exported, "execute_tool look")
     assert span.attributes is not None
     assert (span.attributes["error.type"], span.status.status_code) == ("error", trace.StatusCode.ERROR)
-    assert "4111" not in span.to_json()
+    assert "4111111111111111" not in span.to_json()
 
 
 async def test_an_argument_is_recorded_if_the_tool_says_so(exported: InMemorySpanExporter) -> None:
@@ -107,11 +107,11 @@ async def test_an_argument_is_recorded_if_the_tool_says_so(exported: InMemorySpa
     @tools.tool(log_arguments=("city",))
     async def look(city: str, card: str) -> None: ...
 
-    await run(tools, '{"city":"Oslo","card":"4111"}')
+    await run(tools, '{"city":"Oslo","card":"4111111111111111"}')
     span = only(exported, "execute_tool look")
     assert span.attributes is not None
     assert span.attributes["gen_ai.tool.call.arguments"] == '{"city":"Oslo"}'
-    assert "4111" not in span.to_json()
+    assert "4111111111111111" not in span.to_json()
 
 
 @pytest.mark.slow

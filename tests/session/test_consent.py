@@ -72,6 +72,17 @@ async def test_the_provider_is_told_what_was_decided(approver: Approver | None, 
         assert consent.forbids(CALL) is not allowed
 
 
+async def test_whoever_decides_is_shown_all_digits_of_a_number() -> None:
+    shown: list[str] = []
+
+    async def look(request: ApprovalRequest) -> bool:
+        shown.append(request.arguments)
+        return True
+
+    async with asked(look, ToolCall("c1", "send_money", '{"to":41111111111111111111111}')):
+        assert shown == ['{"to":41111111111111111111111}']
+
+
 async def test_a_tool_of_the_providers_own_may_have_any_name() -> None:
     async with asked(yes, ToolCall("c1", "shop.refund/" + "x" * 100, "{}")) as (_, answers, _):
         assert answers.told == [ApprovalAnswer("c1", allowed=True)]

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.simulator.named import Where
 from bridge.simulator.offline import OFFLINE
+from bridge.simulator.openai_sessions import AskApproval, Tell
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +94,8 @@ def test_a_file_with_something_else_in_it_is_refused(name: str) -> None:
 def test_turns_that_are_no_list_are_refused() -> None:
     with pytest.raises(ValueError, match="turns: must be a list"):
         OFFLINE["openai-sessions"].read({"turns": 3})
+
+
+def test_a_scenario_in_a_file_can_ask_for_an_approval() -> None:
+    scenario = OFFLINE["openai-sessions"].read({"turns": [[{"ask_approval": {"server": "shop"}}, {"tell": {}}]]})
+    assert scenario.turns == ((AskApproval("shop"), Tell()),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from typing import Any
 
 import pytest
@@ -323,10 +324,27 @@ async def test_noise_or_a_session_without_barge_in_lets_the_reply_finish(
     turn_detection: dict[str, bool] | None,
 ) -> None:
     cut = Noise(0.3, 0.3) if turn_detection is None else BargeIn("Stop!", 0.3, 1.5)
-    async with playing(Say("A rather long reply.", 5.0), cut, HangUp()) as sim, dial(sim.url) as raw:
+    lag = 600.0 if turn_detection is None else 1.1  # however slow the machine, noise is over before that
+    playing_on = playing(Say("A rather long reply.", 5.0), cut, HangUp(), interruption_lag=lag)
+    async with playing_on as sim, dial(sim.url) as raw:
         await raw.configure(**({"input": {"turn_detection": turn_detection}} if turn_detection else {}))
         await raw.closed()
         assert raw.heard("input.speech.stopped")
+        assert [reply.end for reply in sim.ledger.replies] == [ReplyEnd.COMPLETED]
+
+
+def stand_still(seconds: float) -> None:
+    """As a machine does that has something else to do."""
+    time.sleep(seconds)
+
+
+async def test_a_noise_stays_one_on_a_machine_that_stands_still_meanwhile() -> None:
+    steps = (Say("A rather long reply.", 4.0), Noise(0.3, 0.3), HangUp())
+    async with playing(*steps, pace=0.1, interruption_lag=0.6) as sim, dial(sim.url) as raw:
+        await raw.configure()
+        await raw.until("input.speech.started")
+        stand_still(0.1)  # until the noise would have cut the reply, had it gone on
+        await raw.closed()
         assert [reply.end for reply in sim.ledger.replies] == [ReplyEnd.COMPLETED]
 
 

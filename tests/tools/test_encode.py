@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import enum
 import json
 import math
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_serializer
 
 from bridge.tools import TooLarge, Unencodable, encode
+from bridge.tools.encode import decode, encodable
 
 
 class Size(enum.Enum):
@@ -193,6 +195,36 @@ def test_the_limit_counts_bytes_and_never_cuts() -> None:
         encode("é", limit=3)
     with pytest.raises(TooLarge):
         encode("\ud800" * 10, limit=10)
+
+
+LONG = 12345678901234567890123
+
+
+@pytest.mark.parametrize("text", [f'{{"n":{LONG}}}', f'{{"n":-{LONG},"m":1.5}}', '{"n":1.5,"s":"é"}', "[]", "null"])
+def test_what_is_decoded_is_encoded_to_the_same_digits(text: str) -> None:
+    assert encode(decode(text)) == text
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "{", "NaN", '"\\ud800"', "1e999", "9" * 5000, "1" * 30 + "x", f"[1e{'9' * 30}]"]
+)
+def test_what_is_no_json_is_not_decoded(broken: str) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        decode(broken)
+
+
+def test_what_is_nested_deeply_is_decoded_or_refused() -> None:
+    with contextlib.suppress(json.JSONDecodeError):
+        decode("[" * 1000 + str(LONG) + "]" * 1000)
+
+
+def test_what_has_no_json_form_can_be_shown_as_its_text() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    assert encodable(Odd()) == "odd"
+    assert encodable(LONG) == LONG
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,28 @@ async def test_a_list_without_an_end_is_cut_off(caplog: pytest.LogCaptureFixture
     async with opened(plain("endless")) as desk:
         assert len(desk.tools) == 100
     assert "more than 100 pages" in caplog.text
+
+
+async def test_a_tool_that_breaks_the_protocol_is_left_out_by_name_and_costs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(plain("sloppy")) as desk:
+        assert list(desk.tools) == ["echo", "pid"]
+        await desk.call("echo", text="hello")
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert lines == [
+        "MCP server plain: its tool None is left out: it breaks the protocol",
+        "MCP server plain: its tool 'icon' is left out: it breaks the protocol at icons.0.src",
+        "MCP server plain: its tool 'bare' is left out: it breaks the protocol at inputSchema",
+    ]
+    assert "secret" not in caplog.text
+
+
+async def test_a_list_is_made_into_tools_beside_the_event_loop(caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(plain("well", include=("echo", "nowhere"))) as desk:
+        assert list(desk.tools) == ["echo"]
+    (line,) = [record for record in caplog.records if "include names nowhere" in record.getMessage()]
+    assert line.thread != threading.get_ident()
 
 
 async def test_a_changed_list_is_read_again_once_for_several_changes() -> None:
@@ -403,7 +426,7 @@ async def test_nothing_that_is_sent_or_received_is_logged(caplog: pytest.LogCapt
         await desk.call("echo", text="4111 1111 1111 1111")
         with pytest.raises(ToolError):
             await desk.call("not_the_protocol", text="4111 1111 1111 1111")
-    assert "4111" not in caplog.text
+    assert "4111 1111" not in caplog.text
     assert "a secret" not in caplog.text
 
 

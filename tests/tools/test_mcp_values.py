@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from bridge.core.events import Deliver, Start
-from bridge.errors import ToolError
+from bridge.errors import ConfigError, ToolError
 from bridge.tools.mcp import McpServer
 from bridge.tools.mcp.offer import tools_of
 from bridge.tools.mcp.results import value_of
@@ -55,28 +54,44 @@ def hinted(**hints: bool) -> dict[str, Any]:
         ({"url": "http://x/mcp", "cwd": "/"}, "cwd does not go with url"),
         ({"url": "ftp://x/mcp"}, "streamable HTTP"),
         ({"url": "http://me:secret@x/mcp"}, "must not hold credentials"),
-        ({"url": "http://x", "headers_env": {"A": "NOT_SET_ANYWHERE"}}, "NOT_SET_ANYWHERE is not"),
-        ({"command": "x", "env_pass": ["NOT_SET_ANYWHERE"]}, "NOT_SET_ANYWHERE is not"),
+        (
+            {"url": "http://x", "headers_env": {"A": "NOT_SET_ANYWHERE"}},
+            "must name an environment variable that is set",
+        ),
+        ({"command": "x", "env_pass": ["NOT_SET_ANYWHERE"]}, "must name an environment variable that is set"),
         ({"command": "x", "options": {"timout": 3}}, "timout: no such option of a tool; there are timeout, "),
         ({"command": "x", "options": {"strict": True}}, "strict: no such option"),
-        ({"command": "x", "options": {"effect": "reed"}}, "effect: Input should be 'read', 'write' or 'terminal'"),
+        ({"command": "x", "options": {"effect": "reed"}}, "effect: must be 'read', 'write' or 'terminal'"),
         ({"command": "x", "options": {"rate": 3}}, "rate: "),
         ({"command": "x", "options": {"dedupe": {"seconds": -1}}}, "dedupe: seconds must be a number"),
         ({"command": "x", "options": {"name": "y"}}, r"set it in tool\.<name>"),
-        ({"command": "x", "tool": {"order": {"timeout": "soon"}}}, "timeout: Input should be a valid number"),
+        ({"command": "x", "tool": {"order": {"timeout": "soon"}}}, "timeout: must be a valid number"),
         ({"command": "x", "connect_timeout": 0}, "greater than 0"),
-        ({"command": "x", "colour": "red"}, "Extra inputs"),
+        ({"command": "x", "colour": "red"}, "McpServer: colour is unknown"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ConfigError, match=message):
         McpServer(name="shop", **table)
 
 
-def test_a_secret_in_an_address_is_not_quoted() -> None:
-    with pytest.raises(ValidationError) as raised:
-        McpServer(name="shop", url="http://me:secret@x/mcp")
-    assert "secret" not in str([error["msg"] for error in raised.value.errors()])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "http://me:hush@x/mcp"},
+        {"url": "https://x/mcp", "headers": {"Authorization": "Bearer hush"}},
+        {"url": "https://x/mcp", "headers_env": {"Authorization": "Bearer hush"}},
+        {"command": "x", "env_pass": ["hush"]},
+        {"command": "x", "env": {"KEY": ["hush"]}},
+        {"command": "x", "args": "hush"},
+        {"command": "x", "url": "https://x/hush"},
+    ],
+)
+def test_no_value_of_a_declaration_that_cannot_be_is_quoted(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        McpServer(name="shop", **fields)
+    assert "hush" not in str(raised.value)
+    assert raised.value.__cause__ is raised.value.__context__ is None
 
 
 # ------------------------------------------------------------------------------------------------- from list to tools
@@ -117,6 +132,15 @@ def test_a_hidden_parameter_is_not_shown() -> None:
     assert json.loads(tool.spec.parameters)["properties"] == {}
 
 
+def test_what_is_hidden_in_all_tools_need_not_be_in_each_but_in_the_one_that_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tools = offered(server(options={"hidden": {"caller": "phone"}}), "order")
+    assert tools["order"].hidden == {}
+    assert not offered(server(tool={"order": {"hidden": {"caler": "phone"}}}), "order")
+    assert "order: hidden names caler, which is no parameter; there are text" in caplog.text
+
+
 def test_when_a_tool_starts_and_delivers_follows_from_its_effect() -> None:
     tools = offered(
         server(
@@ -152,6 +176,23 @@ def test_a_tool_that_cannot_be_used_costs_no_other(caplog: pytest.LogCaptureFixt
     assert "MCP server shop: its tool 'a.b' is left out: another tool is called a_b already" in lines[0]
     assert "its tool 'circle' is left out" in lines[1]
     assert "'no name' is no tool name" in lines[2]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"pattern": "a{99999999999999999999}"}}},
+        {"properties": {"a": {"pattern": "(" * 3000 + ")" * 3000}}},
+        {"$schema": {}},
+        {"$schema": 5},
+        {"$schema": "http://json-schema.org/draft-03/schema#", "required": True},
+        {"properties": {"a": {"type": "strng"}}},
+        {"properties": []},
+    ],
+    ids=range(7),
+)
+def test_no_schema_of_one_tool_costs_the_others(schema: dict[str, Any]) -> None:
+    assert "last" in offered(server(), {"name": "odd", "inputSchema": schema}, "last")
 
 
 def test_names_that_the_server_does_not_offer_are_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from bridge.core.events import CallKey
-from bridge.errors import ConfigError, InvalidArguments
+from bridge.errors import ConfigError, InvalidArguments, ToolUnavailable
 from bridge.tools import CallContext, Tool, Toolset
 from bridge.tools.policy import Dedupe, Rate
 
@@ -38,14 +39,32 @@ def test_a_dedupe_that_cannot_be_is_refused(seconds: float, scope: Any) -> None:
         Dedupe(seconds, scope)
 
 
-@pytest.mark.parametrize("limit", ["concurrency", "session_concurrency"])
-def test_a_limit_of_nothing_is_refused(limit: str) -> None:
-    with pytest.raises(ConfigError, match=f"tool book: {limit} must be a number greater than 0"):
-        made(**{limit: 0})
+@pytest.mark.parametrize("limit", ["concurrency", "session_concurrency", "result_limit"])
+@pytest.mark.parametrize("value", [0, 1.5, "3"])
+def test_a_limit_of_nothing_or_of_parts_is_refused(limit: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"tool book: {limit} must be a whole number greater than 0"):
+        made(**{limit: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hidden": {"calller": "phone"}}, "hidden names calller, which is no parameter; there are room, caller, note"),
+        ({"dedupe": Dedupe(60, fields=("rom",))}, "dedupe names rom, which is no parameter; there are room, "),
+    ],
+)
+def test_a_misspelled_parameter_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"^tool book: {words}"):
+        made(**options)
+
+
+def test_what_is_hidden_may_be_what_makes_calls_the_same() -> None:
+    tool = made(hidden={"caller": "phone"}, dedupe=Dedupe(60, fields=("caller",)))
+    assert replace(tool, timeout=3).dedupe == Dedupe(60, fields=("caller",))
 
 
 @pytest.mark.parametrize("limit", ["answer_within", "follow_up_within", "approval_timeout"])
-@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), "3"])
 def test_a_time_that_cannot_be_is_refused(limit: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"tool book: {limit} must be a number greater than 0"):
         made(**{limit: value})
@@ -124,11 +143,40 @@ def test_a_refusal_does_not_tell_what_is_hidden() -> None:
     assert str(raised.value).endswith(". Expected: room (integer), note (string, optional)")
 
 
-def test_a_hidden_parameter_without_a_value_is_missing() -> None:
+def test_a_hidden_parameter_without_a_value_is_told_to_the_log_and_not_to_the_model() -> None:
     tool = made(hidden={"caller": "phone", "note": "nothing"})
-    with pytest.raises(InvalidArguments, match="caller is missing"):
+    with pytest.raises(ToolUnavailable, match=r"^book is not available now$") as raised:
         tool.arguments('{"room":7}', context())
+    why = "hidden parameters cannot be filled from the session's metadata: caller is missing"
+    assert str(raised.value.__cause__) == why
     assert "note" not in tool.arguments('{"room":7}', context(phone="1"))
+
+
+def test_of_several_faults_the_model_is_told_its_own() -> None:
+    tool = made(hidden={"caller": "phone"})
+    with pytest.raises(InvalidArguments, match=r"^room: should be a valid integer[^;]*\. Expected: room"):
+        tool.arguments('{"room":"x"}', context())
+
+
+def test_a_hidden_value_that_does_not_fit_is_not_the_models_fault() -> None:
+    with pytest.raises(ToolUnavailable, match=r"^book is not available now$") as raised:
+        made(hidden={"room": "room"}).arguments('{"caller":"x"}', context(room="hunter2"))
+    assert "room: should be a valid integer" in str(raised.value.__cause__)
+    assert "hunter2" not in str(raised.value.__cause__)
+
+
+def test_a_hidden_value_may_be_anything() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    tool = made(hidden={"caller": "phone", "room": "room"})
+    assert tool.arguments("", context(phone=Odd(), room=2**70)) == {"room": 2**70, "caller": "odd"}
+
+
+def test_a_number_that_is_sent_beside_a_hidden_value_keeps_its_digits() -> None:
+    sent = '{"room":12345678901234567890123}'
+    assert made(hidden={"caller": "phone"}).arguments(sent, context(phone="1"))["room"] == 12345678901234567890123
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,24 @@ def test_only_what_is_opted_in_is_shown() -> None:
     assert shown({}, ("city",)) == ""
 
 
+def test_whatever_an_argument_is_it_can_be_shown() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    arguments = {"n": 2**70, "table": {1: "a"}, "odd": Odd(), "half": "\ud800"}
+    assert (
+        shown(arguments, tuple(arguments))
+        == '{"n":1180591620717411303424,"table":{"1":"a"},"odd":"odd","half":"\ufffd"}'
+    )
+
+
+def test_what_is_not_masked_keeps_its_digits() -> None:
+    assert masked('{"card":"4111","n":1180591620717411303424}', ("card",)) == (
+        '{"card":"(masked)","n":1180591620717411303424}'
+    )
+
+
 def test_a_long_text_is_shown_in_part() -> None:
     assert shown({"note": "x" * 300}, ("note",)) == '{"note":"' + "x" * 200 + '..."}'
 

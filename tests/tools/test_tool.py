@@ -240,3 +240,11 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], wo
     with pytest.raises(ConfigError) as caught:
         made(plain, **options)
     assert words in str(caught.value)
+
+
+def test_a_warning_about_arguments_names_the_session_in_which_they_came(caplog: pytest.LogCaptureFixture) -> None:
+    context = CallContext(session_id="s7", key=CallKey(0, "c"), tool="t", metadata={"correlation": "call-9"})
+    assert made(plain).arguments('{"a":1,"4111111111111111":2}', context) == {"a": 1}
+    (line,) = [record.message for record in caplog.records]
+    assert line.endswith("(there are a, b), in session s7 [call-9]")
+    assert "4111111111111111" not in line

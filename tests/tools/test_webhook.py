@@ -9,6 +9,7 @@ import hmac
 import json
 import logging
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from bridge.runner.runner import Finished, Outcome
 from bridge.tools import Tool
 from bridge.tools.policy import Dedupe, Example, Rate
 from bridge.tools.webhook import HttpSource, HttpTool
+from tests.sockets import listening
 
 from .webhook_rig import Endpoint, Seen, call_context, called, declared, endpoint, error, opened, output, reply, saying
 
@@ -124,15 +126,18 @@ async def test_an_argument_that_makes_the_address_too_long_is_an_error(caplog: p
     assert "xxx" not in caplog.text
 
 
-async def test_a_request_is_signed_over_its_time_and_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_signed_over_its_time_its_method_its_address_and_its_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SHOP_SECRET", "hush")
-    parameters = {"item": {"type": "string"}}
-    _, rig = await against(
-        reply({}), {"item": "lamp"}, method="POST", parameters=parameters, signing_key_env="SHOP_SECRET"
-    )
+    parameters = {"item": {"type": "string"}, "q": {"type": "string", "in": "query"}}
+    arguments = {"item": "lamp", "q": "ä/ {b}'"}
+    _, rig = await against(reply({}), arguments, method="POST", parameters=parameters, signing_key_env="SHOP_SECRET")
     (seen,) = rig.seen
+    assert seen.body == b'{"item":"lamp"}'
     stamp = seen.headers["x-bridge-timestamp"]
-    digest = hmac.new(b"hush", stamp.encode() + b"." + seen.body, hashlib.sha256).hexdigest()
+    message = f"{stamp}\nPOST\n{seen.target}\n".encode() + seen.body
+    digest = hmac.new(b"hush", message, hashlib.sha256).hexdigest()
     assert seen.headers["x-bridge-signature"] == f"v1={digest}"
     assert abs(time.time() - int(stamp)) < 60
 
@@ -322,7 +327,7 @@ async def test_a_failure_of_the_endpoint_is_told_without_its_status_which_is_in_
     assert error(finished) == "the tool lookup failed"
     assert finished.outcome is Outcome.UNAVAILABLE
     assert "tool lookup: GET http://127.0.0.1:" in caplog.text
-    assert "the endpoint answered 500" in caplog.text
+    assert "the endpoint answered 500, in session s1" in caplog.text
     assert "password" not in caplog.text
 
 
@@ -445,9 +450,10 @@ async def test_of_a_change_that_was_cut_off_it_is_said_that_nobody_knows_whether
 
 
 async def test_an_endpoint_that_is_not_there_is_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with endpoint(saying(b"")) as rig:
-        pass
-    finished = await called(declared(rig, retries=1))
+    with socket.socket() as taken:  # by somebody who does not listen
+        taken.bind(("127.0.0.1", 0))
+        rig = Endpoint(saying(b""), port=taken.getsockname()[1])
+        finished = await called(declared(rig, retries=1))
     assert error(finished) == "lookup cannot be reached now"
     assert finished.outcome is Outcome.UNAVAILABLE
     assert finished.seconds < 2
@@ -468,7 +474,8 @@ async def test_a_redirect_that_is_allowed_is_followed_on_the_same_host_with_all_
     assert (second.method, second.target, second.body) == ("GET", "/done?x=1", b"")
     assert second.headers["idempotency-key"] == first.headers["idempotency-key"]
     assert "content-type" not in second.headers
-    digest = hmac.new(b"hush", second.headers["x-bridge-timestamp"].encode() + b".", hashlib.sha256).hexdigest()
+    message = f"{second.headers['x-bridge-timestamp']}\nGET\n/done?x=1\n".encode()
+    digest = hmac.new(b"hush", message, hashlib.sha256).hexdigest()
     assert second.headers["x-bridge-signature"] == f"v1={digest}"
 
 
@@ -583,6 +590,27 @@ async def test_connections_that_were_idle_for_long_are_closed(monkeypatch: pytes
         assert rig.connections == 4
 
 
+async def test_a_connection_to_a_host_that_is_never_asked_again_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = asyncio.Event()
+
+    async def once(reader: asyncio.StreamReader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply("there"))
+        await reader.read()
+        closed.set()
+
+    async with listening(once) as port:
+        leads_away = reply({}, 302, location=f"http://127.0.0.1:{port}/")
+        answering = saying(leads_away, reply("here"))
+        async with endpoint(answering) as rig, opened(declared(rig, follow_redirects=True)) as (tool,):
+            assert await invoked(tool, "c1") == "there"
+            assert not closed.is_set()
+            later = time.monotonic() + 10
+            monkeypatch.setattr(time, "monotonic", lambda: later)
+            assert await invoked(tool, "c2") == "here"
+            await asyncio.wait_for(closed.wait(), 20)
+
+
 async def test_a_call_that_is_cut_off_closes_its_connection_and_leaves_the_others_alone() -> None:
     asked = asyncio.Event()
 
@@ -674,8 +702,9 @@ async def test_no_argument_no_answer_and_no_secret_gets_into_a_log(
             await called(tool, arguments)
             assert "private-4711" in rig.seen[0].target
     assert "/orders/{order}:" in caplog.text
-    assert "private-4711" not in caplog.text
-    assert "hush-hush" not in caplog.text
+    written = caplog.text + "".join(str(vars(record)) for record in caplog.records)  # some write every field, as JSON
+    assert "private-4711" not in written
+    assert "hush-hush" not in written
 
 
 # --------------------------------------------------------------------------------------------------------- the source
@@ -732,7 +761,7 @@ async def test_a_get_reads_everything_else_writes_and_a_held_call_is_answered_be
 def test_a_source_says_all_that_is_wrong_with_its_tools_at_once() -> None:
     url = "https://shop.example.com/"
     tools = [
-        HttpTool(name="no spaces", url=url),
+        HttpTool(name="misspelled", url=url, dedupe=Dedupe(60, fields=("ordr",))),
         HttpTool(name="a", url=url, parameters={"x": {"type": "sting"}}),
         HttpTool(name="b", url=url),
         HttpTool(name="b", url=url, method="POST"),
@@ -741,7 +770,7 @@ def test_a_source_says_all_that_is_wrong_with_its_tools_at_once() -> None:
         HttpSource(tools)
     lines = str(refused.value).splitlines()
     assert len(lines) == 3
-    assert "no spaces" in lines[0]
+    assert lines[0] == "tool misspelled: dedupe names ordr, which is no parameter; there are none"
     assert "tool a" in lines[1]
     assert "two tools are called b: GET https://shop.example.com/ and POST" in lines[2]
 

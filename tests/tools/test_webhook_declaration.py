@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 import typing
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from bridge.errors import ConfigError
 from bridge.tools import Tool
 from bridge.tools.webhook import HttpTool, Parameter
 
@@ -17,9 +18,9 @@ TEXT = {"type": "string"}
 
 
 def faults(**fields: Any) -> str:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ConfigError) as refused:
         HttpTool(**{"name": "a", "url": URL, **fields})
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in refused.value.errors())
+    return str(refused.value)
 
 
 def test_name_and_address_are_enough() -> None:
@@ -28,9 +29,15 @@ def test_name_and_address_are_enough() -> None:
     assert tool.schema_ == {"type": "object", "properties": {}}
 
 
+@pytest.mark.parametrize("name", ["", "find order", "é", "x" * 65])
+def test_a_name_that_no_provider_takes_is_refused_with_all_else(name: str) -> None:
+    said = faults(name=name, result="order")
+    assert "name must be 1 to 64 of A-Z a-z 0-9 _ -; result must be a JSON pointer" in said
+
+
 def test_what_is_not_said_is_as_for_any_other_tool() -> None:
     """A `Tool` decides by itself what `effect` is."""
-    ours = {name: field.default for name, field in HttpTool.model_fields.items()}
+    ours = {name: each.get_default(call_default_factory=True) for name, each in HttpTool.model_fields.items()}
     theirs = {field.name: field for field in dataclasses.fields(Tool)}
     for name in (ours.keys() & theirs.keys()) - {"effect", "on_session_end"}:
         field = theirs[name]
@@ -167,9 +174,20 @@ def test_all_that_is_wrong_with_a_tool_is_said_at_once() -> None:
 
 
 def test_what_was_written_is_not_repeated_in_the_text_of_the_error() -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ConfigError) as refused:
         HttpTool(name="a", url="https://user:hush@shop.example.com/", headers={"Authorization": "Bearer hush"})
-    assert "hush" not in str(refused.value)
+    written = "".join(traceback.format_exception(refused.value))  # as a program that dies of it prints it
+    assert "hush" not in written.replace("https://user:hush@", "").replace("Bearer hush", "")
+    assert refused.value.__cause__ is refused.value.__context__ is None
+
+
+def test_an_unknown_field_is_named_with_the_nearest_and_no_value_is_shown() -> None:
+    assert faults(header={"Authorization": "Bearer hush"}) == "HttpTool: header is unknown; did you mean headers?"
+    assert faults(colour="hush") == "HttpTool: colour is unknown"
+    assert faults(headers={"Accept": 5}, timeout="hush").splitlines() == [
+        "HttpTool: headers.Accept: must be a valid string",
+        "HttpTool: timeout: must be a valid number, unable to parse string as a number",
+    ]
 
 
 def test_every_setting_says_what_it_is_for() -> None:

@@ -32,21 +32,26 @@ SECRET = "a-secret-of-the-test"
 
 BODY = '{"item":"Stehlampe für Zoë"}'.encode()
 NOW = 1767225600
-GOOD = {name.lower(): value for name, value in signed(SECRET, NOW, BODY).items()}
+TARGET = "/orders/A%2F1?full=true"
+GOOD = {name.lower(): value for name, value in signed(SECRET, NOW, "POST", TARGET, BODY).items()}
 
-CASES: dict[str, tuple[Mapping[str, str], bytes, float, bool]] = {
-    "as it was sent": (GOOD, BODY, NOW + 10, True),
-    "by a clock that is a little slow": (GOOD, BODY, NOW - 299, True),
-    "another body": (GOOD, BODY + b" ", NOW, False),
-    "another time": (GOOD | {"x-bridge-timestamp": str(NOW + 1)}, BODY, NOW, False),
-    "too late": (GOOD, BODY, NOW + 301, False),
-    "from the future": (GOOD, BODY, NOW - 301, False),
-    "a shorter signature": (GOOD | {"x-bridge-signature": "v1="}, BODY, NOW, False),
-    "a signature that is no ASCII": (GOOD | {"x-bridge-signature": "v1=" + "é" * 64}, BODY, NOW, False),
-    "no signature": ({"x-bridge-timestamp": str(NOW)}, BODY, NOW, False),
-    "no time": ({"x-bridge-signature": GOOD["x-bridge-signature"]}, BODY, NOW, False),
-    "a time that is no number": (GOOD | {"x-bridge-timestamp": "now"}, BODY, NOW, False),
-    "nothing": ({}, b"", NOW, False),
+CASES: dict[str, tuple[str, str, Mapping[str, str], bytes, float, bool]] = {
+    "as it was sent": ("POST", TARGET, GOOD, BODY, NOW + 10, True),
+    "by a clock that is a little slow": ("POST", TARGET, GOOD, BODY, NOW - 299, True),
+    "with another method": ("DELETE", TARGET, GOOD, BODY, NOW, False),
+    "at another endpoint": ("POST", "/orders/A%2F2?full=true", GOOD, BODY, NOW, False),
+    "with another query": ("POST", "/orders/A%2F1?full=false", GOOD, BODY, NOW, False),
+    "the path moved into the body": ("POST", "/orders", GOOD, TARGET.encode() + b"\n" + BODY, NOW, False),
+    "another body": ("POST", TARGET, GOOD, BODY + b" ", NOW, False),
+    "another time": ("POST", TARGET, GOOD | {"x-bridge-timestamp": str(NOW + 1)}, BODY, NOW, False),
+    "too late": ("POST", TARGET, GOOD, BODY, NOW + 301, False),
+    "from the future": ("POST", TARGET, GOOD, BODY, NOW - 301, False),
+    "a shorter signature": ("POST", TARGET, GOOD | {"x-bridge-signature": "v1="}, BODY, NOW, False),
+    "a signature not in ASCII": ("POST", TARGET, GOOD | {"x-bridge-signature": "v1=" + "é" * 64}, BODY, NOW, False),
+    "no signature": ("POST", TARGET, {"x-bridge-timestamp": str(NOW)}, BODY, NOW, False),
+    "no time": ("POST", TARGET, {"x-bridge-signature": GOOD["x-bridge-signature"]}, BODY, NOW, False),
+    "a time that is no number": ("POST", TARGET, GOOD | {"x-bridge-timestamp": "now"}, BODY, NOW, False),
+    "nothing": ("GET", "/", {}, b"", NOW, False),
 }
 
 
@@ -62,13 +67,13 @@ def is_from_bridge() -> Callable[..., bool]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_verifier_in_python_lets_in_what_is_signed_and_nothing_else(case: str) -> None:
-    headers, body, now, right = CASES[case]
-    assert is_from_bridge()(headers, body, SECRET, now) is right
-    assert not is_from_bridge()(headers, body, "another secret", now)
+    *request, now, right = CASES[case]
+    assert is_from_bridge()(*request, SECRET, now) is right
+    assert not is_from_bridge()(*request, "another secret", now)
 
 
 def test_without_a_time_of_its_own_the_verifier_takes_the_clock() -> None:
-    assert not is_from_bridge()(GOOD, BODY, SECRET)
+    assert not is_from_bridge()("POST", TARGET, GOOD, BODY, SECRET)
 
 
 @needs_node
@@ -76,10 +81,10 @@ async def test_the_verifier_in_node_says_the_same_in_every_case() -> None:
     script = """
         import { isFromBridge } from "./verify_signature.mjs";
         const [secret, cases] = JSON.parse(process.argv[1]);
-        console.log(JSON.stringify(cases.map(([headers, body, now]) =>
-          isFromBridge(headers, Buffer.from(body), secret, now))));
+        console.log(JSON.stringify(cases.map(([method, url, headers, body, now]) =>
+          isFromBridge({ method, url, headers }, Buffer.from(body), secret, now))));
     """
-    cases = [(headers, body.decode(), now) for headers, body, now, _ in CASES.values()]
+    cases = [(method, url, headers, body.decode(), now) for method, url, headers, body, now, _ in CASES.values()]
     arguments = ("--input-type=module", "-e", script, json.dumps([SECRET, cases]))
     node = await asyncio.create_subprocess_exec(str(NODE), *arguments, cwd=EXAMPLES, stdout=asyncio.subprocess.PIPE)
     said, _ = await asyncio.wait_for(node.communicate(), 20)

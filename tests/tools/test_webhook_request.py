@@ -160,9 +160,9 @@ def test_the_time_to_wait_is_read_as_seconds_or_as_a_date(text: str, seconds: fl
     assert _retry_after(text, datetime(2026, 1, 1, tzinfo=UTC)) == seconds
 
 
-def test_a_signature_is_over_the_time_a_full_stop_and_the_body() -> None:
-    digest = hmac.new("schlüssel".encode(), b'1767225600.{"a":1}', hashlib.sha256).hexdigest()
-    assert signed("schlüssel", 1767225600, b'{"a":1}') == {
+def test_a_signature_is_over_four_lines_time_method_address_and_body() -> None:
+    digest = hmac.new("schlüssel".encode(), b'1767225600\nPOST\n/a?b=c\n{"a":1}', hashlib.sha256).hexdigest()
+    assert signed("schlüssel", 1767225600, "POST", "/a?b=c", b'{"a":1}') == {
         "X-Bridge-Timestamp": "1767225600",
         "X-Bridge-Signature": f"v1={digest}",
     }

@@ -8,12 +8,12 @@
   first listed it; see `cursor`.
 * `POST .../tool_results` is answered with 202 whatever the id, also twice, and counts some time later: a result has
   arrived when its call is no longer listed. 404: no such session; 409: it is over; 422: the body is wrong.
-* A paused session takes results and stays paused. A message would resume it.
+* A paused session takes results and stays paused. A message would resume it, so what is to be said waits for its end.
 
 Messages of ours, apart from those of `core.http`: `{"tool_results": body, "call": key}` and `{"messages": body}`.
 Messages for `decode_server`: the events of the log with their `index`, those that list calls with their `step`, and as
-`past` where a later one counts; a status, as type `SessionStatus`; a session; and `{"refused": ...}` for a request that
-was.
+`past` where a later one counts; a status, as type `SessionStatus`; `{"pause": "begins"}` and `"ends"`; a session; and
+`{"refused": ...}` for a request that was.
 
 Sources: the provider's pages on sessions and custom tools, its OpenAPI document, and the types of its client
 `hai-agents` 1.3. Where a rule below is an inference, its comment says so.
@@ -25,8 +25,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, assert_never
 from urllib.parse import quote
 
-from bridge.core.dialect import Delivery, Endpoint, Message
+from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
+    AgentPaused,
+    AgentResumed,
     ApprovalAnswer,
     ClientEvent,
     EndSession,
@@ -51,7 +53,7 @@ from bridge.core.events import (
 from bridge.core.http import Heard, HttpDialect, Outcome, Request
 from bridge.errors import ConfigError
 
-from ..results import json_text, told_later
+from ..results import TURNS_WAIT, is_unsigned, json_text, read_outcome, told_later
 from .cursor import OVER, Reading
 from .reading import calls, index, refusal, session_status, state
 from .writing import TOOLS, added, error_body, listed, names, place, result_body
@@ -70,9 +72,7 @@ class HCompanyDialect:
     __slots__ = ()
 
     name: Final = "hcompany"
-    # The session waits for its results, so that holding them would be for ever; it speaks when all are there. A message
-    # is never sent twice, since it would be in the conversation twice: hence the time.
-    delivery: Final = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
+    delivery: Final = TURNS_WAIT
     media_types: Final = frozenset[str]()
     quiet_results: Final = False  # every result goes to the model
     tool_schema: Final = TOOLS
@@ -104,6 +104,10 @@ class HCompanyDialect:
                 yield ProviderMessage(kind, message=message)
             case {"id": str(session_id), "request": _}:
                 yield SessionReady(session_id, message=message)
+            case {"pause": "begins"}:
+                yield AgentPaused(message=message)
+            case {"pause": "ends"}:
+                yield AgentResumed(message=message)
             case {"refused": Mapping() as refused}:
                 yield refusal(refused, message)
             case {"serve": _}:
@@ -200,15 +204,19 @@ class HCompanyDialect:
         Of results that can be read back; a creation has a key by which it is made once; a message of the user can
         neither, and `CONFIRM` finds nothing that waits for it: it is sent once at most.
         """
+        if not message:
+            return read_outcome(status, body)
         if 200 <= status < 300:
             return Outcome.DELIVERED
         if status in (408, 429) or (status == 409 and "create" in message):
+            return Outcome.RETRY
+        if is_unsigned(status, body) and not message.keys() & {"create", "attach"}:
             return Outcome.RETRY
         if status == 0 or status >= 500:
             return Outcome.CONFIRM if message.keys() & {"tool_results", "messages"} else Outcome.RETRY
         if status == 409 and message.keys() & {"tool_results", "messages"}:
             return Outcome.CONFIRM  # it is over: the status says how
-        if status == 404 and "create" not in message:
+        if status in (401, 403, 404) and "create" not in message:
             return Outcome.OVER
         return Outcome.REFUSED
 

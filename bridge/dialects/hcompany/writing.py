@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from bridge.core.dialect import Message
 from bridge.core.events import ToolResult, ToolSpec
-from bridge.errors import ConfigError
 
 from ..results import error_text, parsed
-from ..schemas import PROFILES, shape
+from ..schemas import PROFILES, declared
 
 __all__ = ["TOOLS", "added", "error_body", "listed", "names", "place", "result_body"]
 
@@ -68,13 +65,7 @@ def added(entries: Sequence[Any], tools: Sequence[ToolSpec]) -> list[Any] | None
 
 
 def _tool_entry(spec: ToolSpec) -> dict[str, Any]:
-    try:
-        parameters = orjson.loads(spec.parameters)
-        extra = {key: orjson.loads(text) for key, text in spec.extra}
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"tool {spec.name}: its definition holds broken JSON: {error}") from None
-    if isinstance(parameters, dict):
-        parameters, _ = shape(parameters, TOOLS)
+    parameters, extra = declared(spec, TOOLS)
     # An empty description is refused.
     entry = {"name": spec.name, "description": spec.description or spec.name, "input_schema": parameters}
     return entry | {key: value for key, value in extra.items() if key not in entry}

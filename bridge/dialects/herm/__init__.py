@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, assert_never
 from urllib.parse import quote
 
-from bridge.core.dialect import Delivery, Endpoint, Message
+from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
     ApprovalAnswer,
     ApprovalWanted,
@@ -56,7 +56,7 @@ from bridge.core.events import (
 from bridge.core.http import Heard, HttpDialect, Outcome, Request
 from bridge.errors import ConfigError
 
-from ..results import json_text
+from ..results import TURNS_WAIT, is_unsigned, json_text, read_outcome
 from .payloads import Payloads
 from .reading import CONFIRMATION, host_input, idle, payload, refusal, text, unsettled, words
 from .writing import TOOLS, entry, failure, result_event
@@ -73,9 +73,7 @@ class HermDialect:
     """The protocol of Herm sessions, with these names where the documentation gives none."""
 
     name: ClassVar = "herm"
-    # The turn waits for its results, so that holding them would be for ever; it speaks when all are there. A message
-    # is never sent twice, since it would be in the conversation twice: hence the time.
-    delivery: ClassVar = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
+    delivery: ClassVar = TURNS_WAIT
     media_types: ClassVar = frozenset[str]()
     quiet_results: ClassVar = False  # the agent goes on with its turn after every result
     tool_schema: ClassVar = TOOLS
@@ -228,14 +226,18 @@ class HermDialect:
         An outcome of a call that was said to be running is safe to repeat, and so is a decision; an answer is read back
         first; a message is sent once at most, since `CONFIRM` finds nothing that waits for it.
         """
+        if not message:
+            return read_outcome(status, body)
         if 200 <= status < 300:
             return Outcome.DELIVERED
         if status == 410 or (status == 409 and _is(message, CONFIRMATION)):
             return Outcome.ANSWERED  # it has expired; or it is decided already
-        if status == 404 and "create" not in message:
-            return Outcome.OVER
-        if status in (408, 429):
+        if status == 409 and _is(message, "user.message"):
+            return Outcome.LATER  # documented: refused while a turn runs, which may be of somebody else
+        if status in (408, 429) or (is_unsigned(status, body) and not message.keys() & {"create", "attach"}):
             return Outcome.RETRY
+        if status in (401, 403, 404) and "create" not in message:
+            return Outcome.OVER
         if status == 0 or status >= 500:
             return Outcome.CONFIRM if self.answers(message) or _is(message, "user.message") else Outcome.RETRY
         return Outcome.REFUSED

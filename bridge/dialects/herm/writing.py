@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import orjson
-
 from bridge.core.dialect import Message
 from bridge.core.events import ToolResult, ToolSpec
-from bridge.errors import ConfigError
 
 from ..results import error_text
-from ..schemas import PROFILES, shape
+from ..schemas import PROFILES, declared
 from .payloads import Payloads
 
 __all__ = ["TOOLS", "entry", "failure", "result_event"]
@@ -49,12 +46,6 @@ def _event(call_id: str, said: str, status: str) -> Message:
 
 def entry(spec: ToolSpec, names: Payloads) -> dict[str, Any]:
     """A tool as an agent declares it. Raises `ConfigError` if its JSON text is broken."""
-    try:
-        parameters = orjson.loads(spec.parameters)
-        extra = {key: orjson.loads(value) for key, value in spec.extra}
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"tool {spec.name}: its definition holds broken JSON: {error}") from None
-    if isinstance(parameters, dict):
-        parameters, _ = shape(parameters, TOOLS)
+    parameters, extra = declared(spec, TOOLS)
     told = {"type": names.custom, "name": spec.name, "description": spec.description, names.schema: parameters}
     return told | {key: value for key, value in extra.items() if key not in told}

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, assert_never
 from urllib.parse import quote
 
-from bridge.core.dialect import Delivery, Endpoint, Message
+from bridge.core.dialect import Endpoint, Message
 from bridge.core.events import (
     ApprovalAnswer,
     ClientEvent,
@@ -46,9 +46,10 @@ from bridge.core.events import (
 from bridge.core.http import Heard, HttpDialect, Outcome, Request
 from bridge.errors import ConfigError
 
-from .fields import call_key, functions, is_call, others, part, text
+from ..results import TURNS_WAIT, is_unsigned, read_outcome, told_later
+from .fields import approval_key, call_key, functions, others, part, text, waiting_key
 from .reading import failed, host_input, required, served, transcript, turn
-from .writing import APPROVAL, TOOLS, decision, entries, outcome, result_event, user_message
+from .writing import APPROVAL, TOOLS, decision, entries, result_event, user_message
 
 __all__ = ["OPENAI_SESSIONS", "OpenAISessionsDialect", "user_message"]
 
@@ -64,8 +65,7 @@ class OpenAISessionsDialect:
     __slots__ = ()
 
     name: Final = "openai_sessions"
-    # A message that asks for a reply is never asked for twice: it would be in the conversation twice. Hence the time.
-    delivery: Final = Delivery(hold=False, asks=False, ask_timeout=60.0, waits=True, unique_ids=True, speech=False)
+    delivery: Final = TURNS_WAIT
     media_types: Final[frozenset[str]] = frozenset()
     quiet_results: Final = False  # the agent goes on with its turn after every result
     tool_schema: Final = TOOLS
@@ -123,7 +123,7 @@ class OpenAISessionsDialect:
                     yield {"events": [result_event(result)]}
             case FollowUp(result=result):
                 # A second result for a call is a conflict; a message is the only other word.
-                yield user_message(outcome(result))
+                yield user_message(told_later(result))
             case ReplyRequest(instructions):
                 yield user_message(instructions or "Go on, please.")
             case EndSession():
@@ -205,15 +205,17 @@ class OpenAISessionsDialect:
 
     def judge(self, message: Message, status: int, body: Message) -> Outcome:
         """What became of a request."""
+        if not message:
+            return read_outcome(status, body)
         if 200 <= status < 300:
             return Outcome.DELIVERED
-        if status in (408, 429) or (status == 401 and not body):  # an empty 401 is no word of the provider
+        if status in (408, 429) or is_unsigned(status, body):
             return Outcome.RETRY
         if "create" in message or "attach" in message:
             return Outcome.REFUSED  # to create once more what may exist would cost twice
         if status in (401, 403, 404):
             return Outcome.OVER
-        if not message or status == 0 or status >= 500:
+        if status == 0 or status >= 500:
             return Outcome.CONFIRM if self.answers(message) else Outcome.RETRY
         if status == 409 and _approves(message):
             return Outcome.ANSWERED  # it is decided already, or nobody waits for it
@@ -265,17 +267,19 @@ class OpenAISessionsDialect:
         return Heard((body,), over=body.get("type") == f"{_EVENT}failed")
 
     def answers(self, message: Message) -> str:
-        """The call of a post with a single result."""
+        """The call of a post with a single result, or what a single decision is about."""
         match message:
             case {"events": [{"type": "agent.session.input.tool_result"} as result]}:
                 return call_key(result)
+            case {"events": [{"type": str(kind), "request_id": str(request_id)}]} if kind == APPROVAL:
+                return approval_key(request_id)
         return ""
 
     def pending(self, message: Message) -> frozenset[str] | None:
-        """The calls in a session's list of required actions."""
+        """What is in a session's list of required actions."""
         match message:
             case {"session": {"required_actions": list(actions)}}:
-                return frozenset(call_key(action) for action in actions if is_call(action))
+                return frozenset(filter(None, map(waiting_key, actions)))
         return None
 
     def instead(self, message: Message) -> Message | None:

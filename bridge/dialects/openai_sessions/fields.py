@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from bridge.core.dialect import Message
+from bridge.core.messages import written
 
-__all__ = ["call_key", "functions", "is_call", "json_text", "others", "part", "text"]
+__all__ = ["approval_key", "call_key", "functions", "json_text", "others", "part", "text", "waiting_key"]
 
 
 def functions(agent: Message) -> tuple[str, ...] | None:
@@ -37,8 +36,18 @@ def _is_one_of(tool: object, names: list[Any]) -> bool:
     return isinstance(tool, Mapping) and tool.get("type") == "function" and tool.get("name") in names
 
 
-def is_call(action: object) -> bool:
-    return isinstance(action, Mapping) and action.get("type") == "function_call"
+def waiting_key(action: object) -> str:
+    """What tells a required action from all others, if it can be answered here."""
+    match action:
+        case Mapping() if action.get("type") == "function_call":
+            return call_key(action)
+        case {"type": "mcp_approval_request", "request_id": str(request_id)}:
+            return approval_key(request_id)
+    return ""
+
+
+def approval_key(request_id: str) -> str:
+    return f"approval/{request_id}"
 
 
 def call_key(call: Message) -> str:
@@ -64,7 +73,4 @@ def json_text(value: object, *, absent: str = "{}") -> str:
             return absent
         case str():
             return value
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return "<cannot be written as JSON>"  # refused, and so answered, further on
+    return written(value)

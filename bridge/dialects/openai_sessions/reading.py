@@ -74,10 +74,14 @@ def _call(action: Message, message: Message) -> ToolCalled | Malformed:
 def _approval(action: Message, message: Message) -> ApprovalWanted | Malformed:
     request_id, asked = text(action, "request_id"), part(action, "request")
     server, name = text(asked, "server_label"), text(asked, "name")
-    if not (request_id and name):
-        return Malformed("a required approval without its id or its tool", message=message)
+    if not request_id:
+        return Malformed("a required approval without its id", message=message)
+    # Seen: the name and the arguments can be null. The message is then all there is to decide by.
+    arguments = asked.get("arguments")
+    if arguments is None and (said := text(asked, "message")):
+        arguments = {"message": said}
     # With the server's name it cannot be taken for a tool of ours.
-    call = ToolCall(request_id, f"{server}.{name}", json_text(asked.get("arguments")))
+    call = ToolCall(request_id, f"{server}.{name or '(not named)'}", json_text(arguments))
     return ApprovalWanted(call, message=message)
 
 

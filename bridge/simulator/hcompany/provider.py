@@ -37,6 +37,7 @@ __all__ = ["Simulator"]
 
 _MAX_WAIT: Final = 25
 _KEY_LIFETIME: Final = 24 * 3600.0
+_MAX_KEY: Final = 255
 _PREFIX: Final = "/api/v2"
 _ONE: Final = "/sessions/{id}"
 
@@ -151,6 +152,8 @@ class Simulator:
         self._authorise(body.request)
         asked = read(CreateSession, body.data)
         key = body.request.headers.get("idempotency-key", "")
+        if len(key) > _MAX_KEY:
+            raise Refused(422, error(422, f"the Idempotency-Key is longer than {_MAX_KEY} characters"))
         if (known := self._known(key, body.data)) is not None:
             return json_answer(_envelope(known), 201)
         full = self._rules.capacity is not None and self._running() >= self._rules.capacity

@@ -26,6 +26,7 @@ __all__ = ["AnthropicRules"]
 
 Message = dict[str, Any]
 _IN_RESULTS = ("text", "image", "document", "search_result")
+_ERRORS = {400: "invalid_request_error", 404: "not_found_error"}
 _COMBINATIONS = frozenset({"anyOf", "oneOf", "allOf"})
 
 
@@ -46,7 +47,7 @@ class AnthropicRules:
             return list(body["messages"])
         before = thread["previous_message_id"]
         if before not in self.threads:
-            raise Refused("thread: not found", code="thread_not_found")
+            raise Refused("thread: not found", code="thread_not_found", status=404)
         if before in self.continued:
             raise Refused("thread: this reply has been continued already", code="thread_already_continued")
         return [*self.threads[before], *body["messages"]]
@@ -94,7 +95,7 @@ class AnthropicRules:
         }
 
     def error(self, status: int, message: str, refused: Refused | None = None) -> Message:
-        kind = "invalid_request_error" if status == 400 else "api_error"
+        kind = _ERRORS.get(status, "api_error")
         details = {"details": {"error_code": refused.code}} if refused and refused.code else {}
         return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": "req_1"}
 

@@ -44,9 +44,10 @@ class Ledger:
 
 
 class Refused(Exception):
-    """A request that is answered with 400."""
+    """A request that is not taken."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
+        self.status = status
         self.param = param
         self.code = code

@@ -42,6 +42,8 @@ class ResponsesRules:
         sent = body["input"]
         items = [{"role": "user", "content": sent}] if isinstance(sent, str) else list(sent)
         before = body.get("previous_response_id")
+        if "conversation" in body:
+            raise Refused("the offline provider keeps no conversations", param="conversation")
         if before is None:
             return items
         if before not in self.stored:

@@ -91,8 +91,8 @@ class MessagesSimulator:
             body = _strictly(data)
             status, answer, headers = self._answer(rules, body)
         except Refused as refused:
-            status, error = 400, str(refused)
-            answer = rules.error(400, error, refused)
+            status, error = refused.status, str(refused)
+            answer = rules.error(status, error, refused)
         self.ledger.exchanges.append(Exchange(path, body, status, error))
         # NaN is what a provider should never send: clients have to live with it all the same.
         content = json.dumps(answer).encode()

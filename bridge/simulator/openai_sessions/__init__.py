@@ -3,10 +3,20 @@
 Needs Starlette and uvicorn (the `sidecar` extra).
 """
 
-from bridge.simulator.openai_sessions.ledger import Answer, CallRecord, Fate, Ledger, Post, Request, Verdict
+from bridge.simulator.openai_sessions.ledger import (
+    Answer,
+    ApprovalRecord,
+    CallRecord,
+    Fate,
+    Ledger,
+    Post,
+    Request,
+    Verdict,
+)
 from bridge.simulator.openai_sessions.rules import Effect, Fault, LateResults, On, Partly, Repetition, Rules
 from bridge.simulator.openai_sessions.script import (
     Ask,
+    AskApproval,
     AwaitResults,
     Call,
     Cancel,
@@ -26,7 +36,9 @@ from bridge.simulator.openai_sessions.server import Simulator
 
 __all__ = [
     "Answer",
+    "ApprovalRecord",
     "Ask",
+    "AskApproval",
     "AwaitResults",
     "Call",
     "CallRecord",

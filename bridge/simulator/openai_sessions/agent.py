@@ -14,6 +14,7 @@ from bridge.simulator.openai_sessions.messages import UserMessage
 from bridge.simulator.openai_sessions.objects import Turn
 from bridge.simulator.openai_sessions.script import (
     Ask,
+    AskApproval,
     AwaitResults,
     Call,
     Cancel,
@@ -84,6 +85,10 @@ class Agent:
         match step:
             case Ask(calls):
                 await self._ask(turn, calls)
+            case AskApproval():
+                await session.clock.sleep(session.rules.thinking)
+                session.approvals.ask(turn, step)
+                session.announce_state()
             case AwaitResults():
                 await self._results()
             case Say(text, phase):
@@ -123,7 +128,8 @@ class Agent:
 
     async def _results(self) -> None:
         """Documented: work goes on when every required result has been received."""
-        await self._session.changes.until(lambda: not self._session.calls.unanswered)
+        session = self._session
+        await session.changes.until(lambda: not (session.calls.unanswered or session.approvals.open))
 
     async def _say(self, turn: Turn, text: str, phase: str) -> None:
         session = self._session
@@ -161,6 +167,7 @@ class Agent:
             self._scope.cancel()
         turn.status, turn.completed_at = status, int(time.time())
         self._session.calls.abandon()
+        self._session.approvals.abandon()
         self._session.announce_turn(turn)
         self._session.announce_state()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.simulator.account import keep, newest
 
-__all__ = ["Answer", "CallRecord", "Fate", "Ledger", "Post", "Request", "Verdict"]
+__all__ = ["Answer", "ApprovalRecord", "CallRecord", "Fate", "Ledger", "Post", "Request", "Verdict"]
 
 
 class Verdict(Enum):
@@ -72,6 +72,21 @@ class CallRecord:
     answers: list[Answer] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class ApprovalRecord:
+    """A call at an MCP server that waits to be approved, and what became of that."""
+
+    turn_id: str
+    request_id: str
+    server: str
+    name: str | None
+    arguments: Any
+    message: str
+    fate: Fate = Fate.OPEN
+    decision: str = ""
+    """`approve`, `deny` or `cancel`; empty until there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request, whatever became of it. A status of 0: the connection was broken instead of an answer."""
@@ -98,6 +113,7 @@ class Ledger:
 
     session_id: str = ""
     calls: list[CallRecord] = field(default_factory=list)
+    approvals: list[ApprovalRecord] = field(default_factory=list)
     strays: list[Answer] = field(default_factory=list)
     """Answers to calls that nobody made."""
     posts: list[Post] = field(default_factory=list)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 __all__ = [
     "Approval",
     "Cancel",
+    "ComputerApproval",
     "CreateSession",
     "Input",
     "Inputs",
@@ -162,18 +163,28 @@ class ToolResult(_Body):
     error: str | None = None
 
 
-class Approval(_Body):
-    """The simulator never asks for an approval, so that an answer to one is always a stray."""
+class Decision(_Body):
+    type: Literal["mcp_tool_call"]
+    decision: Literal["approve", "deny", "cancel"]
 
-    type: Literal[
-        "agent.session.input.mcp_approval_request_result",
-        "agent.session.input.computer_use_approval_request_result",
-    ]
+
+class Approval(_Body):
+    type: Literal["agent.session.input.mcp_approval_request_result"]
+    request_id: str
+    response: Decision
+
+
+class ComputerApproval(_Body):
+    """The simulator never asks for one of these, so that an answer is always a stray."""
+
+    type: Literal["agent.session.input.computer_use_approval_request_result"]
     request_id: str
     response: dict[str, Any]
 
 
-Input: TypeAlias = Annotated[UserMessages | Cancel | ToolResult | Approval, Field(discriminator="type")]
+Input: TypeAlias = Annotated[
+    UserMessages | Cancel | ToolResult | Approval | ComputerApproval, Field(discriminator="type")
+]
 
 
 class Inputs(_Body):

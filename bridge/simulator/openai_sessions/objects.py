@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from bridge.simulator.openai_sessions.ledger import CallRecord
+from bridge.simulator.openai_sessions.ledger import ApprovalRecord, CallRecord
 from bridge.simulator.openai_sessions.messages import AgentSettings, CreateSession, OtherTool, ToolResult, UserMessage
 
-__all__ = ["ENDED", "Item", "Turn", "agent_of", "environment_of", "page", "required_action", "turn_object"]
+__all__ = [
+    "ENDED",
+    "Item",
+    "Turn",
+    "agent_of",
+    "environment_of",
+    "page",
+    "required_action",
+    "required_approval",
+    "turn_object",
+]
 
 Item: TypeAlias = dict[str, Any]
 TurnStatus: TypeAlias = Literal["queued", "in_progress", "waiting", "completed", "failed", "cancelled"]
@@ -63,6 +73,30 @@ def required_action(call: CallRecord, arguments: Any) -> dict[str, Any]:
         "name": call.name,
         "arguments": arguments,
     }
+
+
+def required_approval(asked: ApprovalRecord) -> dict[str, Any]:
+    """A call at an MCP server that waits to be approved."""
+    request = {
+        "type": "mcp_tool_call",
+        "server_label": asked.server,
+        "name": asked.name,
+        "arguments": asked.arguments,
+        "message": asked.message,
+    }
+    return {
+        "type": "mcp_approval_request",
+        "turn_id": asked.turn_id,
+        "request_id": asked.request_id,
+        "request": request,
+    }
+
+
+def mcp_item(asked: ApprovalRecord, item_id: str) -> Item:
+    """The item of such a call that was approved, and made."""
+    made = {"server_label": asked.server, "name": asked.name or "", "arguments": asked.arguments}
+    done = {"output": "done", "error": None, "status": "completed"}
+    return {"id": item_id, "type": "mcp_call", "turn_id": asked.turn_id, **made, **done}
 
 
 def call_item(call: CallRecord, item_id: str, arguments: Any) -> Item:

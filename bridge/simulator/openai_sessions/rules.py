@@ -93,6 +93,8 @@ class On(Enum):
     """Posts with a tool result."""
     MESSAGES = auto()
     """Posts with a user message."""
+    APPROVALS = auto()
+    """Posts with a decision about a call at an MCP server."""
     CANCELS = auto()
     CREATE = auto()
     UPDATE = auto()

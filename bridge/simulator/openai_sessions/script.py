@@ -15,6 +15,7 @@ from bridge.simulator.openai_sessions.rules import Fault, Rules
 
 __all__ = [
     "Ask",
+    "AskApproval",
     "AwaitResults",
     "Call",
     "Cancel",
@@ -49,8 +50,21 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class AskApproval:
+    """The agent wants to call a tool of an MCP server, asks whether it may, and goes on with the next step.
+
+    Seen: the name and the arguments can be null; the message is then all that tells what is asked.
+    """
+
+    server: str
+    name: str | None = None
+    arguments: Any = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitResults:
-    """The agent waits until every call of the turn is answered."""
+    """The agent waits until every call of the turn is answered, and every approval decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +130,9 @@ class Raw:
     event: Mapping[str, Any]
 
 
-Step: TypeAlias = Ask | AwaitResults | Say | Tell | Wait | Repeat | Cut | Steer | Cancel | Fail | FailSession | Raw
+Step: TypeAlias = (
+    Ask | AskApproval | AwaitResults | Say | Tell | Wait | Repeat | Cut | Steer | Cancel | Fail | FailSession | Raw
+)
 
 
 @dataclass(frozen=True, slots=True)

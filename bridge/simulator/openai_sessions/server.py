@@ -3,7 +3,8 @@
 It writes and enforces the protocol by itself, apart from this package's dialect. What it does is documented (the API
 reference and the guides on agent sessions, and the types of the vendor's Python package 3.57), or seen in that package,
 unless a docstring says "reported" or "undocumented"; the latter are rules that can be switched. There are neither
-subagents nor artifacts, environments nor approvals, and functions marked `async` are treated like others.
+subagents nor artifacts, environments nor approvals of what a browser does, and functions marked `async` are treated
+like others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bridge.simulator.openai_sessions import ledger as account
 from bridge.simulator.openai_sessions import objects
 from bridge.simulator.openai_sessions.ledger import Ledger
 from bridge.simulator.openai_sessions.messages import (
+    Approval,
     Cancel,
     CreateSession,
     Inputs,
@@ -288,7 +290,7 @@ class Simulator:
 
 
 def _kinds(inputs: Inputs) -> set[On]:
-    kinds = {ToolResult: On.RESULTS, UserMessages: On.MESSAGES, Cancel: On.CANCELS}
+    kinds = {ToolResult: On.RESULTS, UserMessages: On.MESSAGES, Approval: On.APPROVALS, Cancel: On.CANCELS}
     return {kinds[type(event)] for event in inputs.events if type(event) in kinds}
 
 

@@ -17,12 +17,14 @@ from anyio.abc import TaskGroup
 
 from bridge.simulator.openai_sessions import objects
 from bridge.simulator.openai_sessions.agent import Agent
+from bridge.simulator.openai_sessions.approvals import Approvals
 from bridge.simulator.openai_sessions.calls import Calls
 from bridge.simulator.openai_sessions.ledger import Ledger, Post, Verdict
 from bridge.simulator.openai_sessions.messages import (
     AgentSettings,
     Approval,
     Cancel,
+    ComputerApproval,
     CreateSession,
     Input,
     Refused,
@@ -58,6 +60,7 @@ class Session:
         self.settings = create.agent or AgentSettings()
         self.turns: list[Turn] = []
         self.calls = Calls(self)
+        self.approvals = Approvals(self)
         self._tasks = tasks
         self._agent = Agent(self, scenario.turns)
         self._environment = objects.environment_of(create)
@@ -83,7 +86,12 @@ class Session:
             return "failed"
         if self.turn is None or self.turn.status == "queued":
             return "idle"
-        return "requires_action" if self.calls.open else "in_progress"
+        return "requires_action" if self.waits else "in_progress"
+
+    @property
+    def waits(self) -> bool:
+        """Is something required?"""
+        return bool(self.calls.open or self.approvals.open)
 
     @property
     def items(self) -> list[Item]:
@@ -101,7 +109,7 @@ class Session:
             "last_active_at": int(time.time()),
             "metadata": dict(self._metadata),
             "status": self.status,
-            "required_actions": self.calls.required(),
+            "required_actions": [*self.calls.required(), *self.approvals.required()],
             "error": "The session failed." if self._failed else None,
             "usage": None,
             "vault_ids": self._vaults,
@@ -111,7 +119,7 @@ class Session:
 
     def turn_object(self, turn: Turn) -> dict[str, Any]:
         """One of its turns, as it is read."""
-        return objects.turn_object(turn, self.id, waits=turn is self.turn and bool(self.calls.open))
+        return objects.turn_object(turn, self.id, waits=turn is self.turn and self.waits)
 
     def new_id(self, kind: str) -> str:
         """An id that nothing else in this session has."""
@@ -172,8 +180,11 @@ class Session:
         if self._failed:
             raise Refused(409, "conflict_error", "The session has failed.")
         for event in events:
-            if isinstance(event, Approval):
-                raise Refused(400, "invalid_request_error", f"Unknown pending request: {event.request_id}")
+            match event:
+                case Approval():
+                    self.approvals.check(event)
+                case ComputerApproval(request_id=request_id):
+                    raise Refused(400, "invalid_request_error", f"Unknown pending request: {request_id}")
         return self.calls.judge([event for event in events if isinstance(event, ToolResult)])
 
     async def _apply_late(self, events: Sequence[Input], seconds: float) -> None:
@@ -189,18 +200,18 @@ class Session:
                     self._message(event.input)
                 case Cancel():
                     self._tasks.start_soon(self._agent.cancel, self.rules.cancel_lag)
-                case ToolResult():
+                case ToolResult() | Approval():
                     self._tasks.start_soon(self._answer, event)
-                case Approval():
+                case ComputerApproval():
                     pass
                 case _:
                     assert_never(event)
 
-    async def _answer(self, result: ToolResult) -> None:
+    async def _answer(self, answer: ToolResult | Approval) -> None:
         await self.clock.sleep(self.rules.apply_lag)
-        if not self.calls.apply(result):
+        if not (self.calls.apply(answer) if isinstance(answer, ToolResult) else self.approvals.apply(answer)):
             return
-        if not self.calls.open or self.rules.partly is Partly.REMAINING:
+        if not self.waits or self.rules.partly is Partly.REMAINING:
             self.announce_state()
 
     def _message(self, messages: Sequence[UserMessage]) -> None:

@@ -9,7 +9,7 @@ what it answers; all three are pure. `connection` is the only file that imports 
 opened. `source` keeps one connection to each server, and makes a new one when it is lost.
 """
 
-from .declaration import McpServer
+from .declaration import McpServer, McpTable
 from .source import McpSource
 
-__all__ = ["McpServer", "McpSource"]
+__all__ = ["McpServer", "McpSource", "McpTable"]

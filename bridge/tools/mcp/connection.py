@@ -27,7 +27,9 @@ from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, Implementation, JSONRPCResponse, ToolListChangedNotification
+from mcp_types.methods import parse_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -35,7 +37,7 @@ from ...errors import ToolError
 from .declaration import McpServer
 from .results import Interrupted, NotRun
 from .stderr import logged
-from .streams import Observed, Streams
+from .streams import Observed, Received, Streams
 
 __all__ = ["Connection"]
 
@@ -101,7 +103,7 @@ class Connection:
             )
             async with logged(server.name) as errors, stdio_client(program, errors) as (read, write):
                 errors.close()  # the program has it now, and its end is to be seen
-                yield Observed(read, self.lost), write
+                yield Observed(read, self.lost, self._mended), write
         else:
             headers = {header: os.environ.get(name, "") for header, name in server.headers_env.items()}
             # The limits of a call are its own. A pool that is exhausted must not end the connection.
@@ -111,7 +113,7 @@ class Connection:
                 httpx2.AsyncClient(headers=headers, timeout=patience, event_hooks=hooks) as http,
                 streamable_http_client(server.url, http_client=http) as (read, write),
             ):
-                yield Observed(read, self.lost), write
+                yield Observed(read, self.lost, self._mended), write
 
     def explain(self, error: BaseException) -> str:
         """Why it could not be opened, or was lost, in words that quote nothing secret."""
@@ -150,6 +152,28 @@ class Connection:
         line = "MCP server %s: its list of tools has more than %d pages; the rest is left out"
         logger.warning(line, self._server.name, _PAGES)
         return definitions
+
+    def _mended(self, message: Received) -> None:
+        """Take the tools that break the protocol out of a list: the SDK would refuse all of it, and not say why."""
+        match message:
+            case SessionMessage(message=JSONRPCResponse(result={"tools": list(tools)} as result)):
+                broken = self._broken(result)
+                result["tools"] = [tool for number, tool in enumerate(tools) if number not in broken]
+                for number, field in broken.items():
+                    name = tools[number].get("name") if isinstance(tools[number], dict) else None
+                    line = "MCP server %s: its tool %.64r is left out: it breaks the protocol%s"
+                    logger.warning(line, self._server.name, name, field and f" at {field:.200}")
+
+    def _broken(self, result: dict[str, Any]) -> dict[int, str]:
+        """By their places in a list, the tools that are none, with the first field that makes them so."""
+        try:
+            parse_server_result("tools/list", self._client.protocol_version, result)
+        except ValidationError as error:
+            places = [fault["loc"] for fault in reversed(error.errors(include_url=False, include_input=False))]
+            return {int(place[1]): ".".join(map(str, place[2:])) for place in places if len(place) > 1}
+        except (KeyError, ValueError, RuntimeError):  # no protocol has been agreed on: this is no list of tools
+            pass
+        return {}
 
     async def call(self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> dict[str, Any]:
         """The result of a tool as it came over the wire.

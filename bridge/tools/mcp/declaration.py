@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from ...errors import ConfigError
+from ..declared import Declared
 from ..tool import ToolOptions
 
-__all__ = ["McpServer"]
+__all__ = ["McpServer", "McpTable"]
 
 
 @cache
@@ -42,7 +43,7 @@ def _value(name: str, value: Any, kind: TypeAdapter[Any]) -> Any:
 
 def _set(name: str) -> str:
     if not os.environ.get(name):
-        raise ValueError(f"must name an environment variable that is set, and {name} is not")
+        raise ValueError("must name an environment variable that is set")  # a secret may stand there by mistake
     return name
 
 
@@ -60,13 +61,11 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Options = Annotated[Mapping[str, Any], AfterValidator(_checked)]
 
 
-class McpServer(BaseModel):
+class McpServer(Declared):
     """An MCP server, and how its tools are treated. It is a program that we start, or has an address.
 
-    pydantic's `ValidationError` names every field that cannot be.
+    Raises `ConfigError`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     """For errors, logs and readiness."""
@@ -121,3 +120,9 @@ class McpServer(BaseModel):
         if misplaced := {"name", "description"} & self.options.keys():
             raise ValueError(f"options.{min(misplaced)} cannot be that of all tools; set it in tool.<name>")
         return self
+
+
+class McpTable(McpServer):
+    """The same, as a table of the settings."""
+
+    is_table = True

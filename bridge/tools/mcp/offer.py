@@ -10,8 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from ...errors import ConfigError
 from ..foreign import accept, safe_name
+from ..schema import Parameters
 from ..tool import CallContext, Tool, make_tool
 from .declaration import McpServer
 
@@ -59,12 +62,19 @@ def _tool(server: McpServer, foreign: str, definition: Mapping[str, Any], call: 
     name = options.pop("name", None) or safe_name(f"{server.prefix}_{foreign}" if server.prefix else foreign)
     description = options.pop("description", None) or definition.get("description") or ""
     parameters = accept(definition["inputSchema"], name=name)
+    if "hidden" not in server.tool.get(foreign, {}):  # what is hidden in all tools need not be in each
+        options["hidden"] = _taken(options.get("hidden", {}), parameters)
 
     def invoke(arguments: Mapping[str, Any], context: CallContext) -> Awaitable[object]:
         return call(foreign, tool, arguments, context)
 
     tool = make_tool(name, description, parameters, invoke, source=f"MCP server {server.name}", **options)
     return tool
+
+
+def _taken(hidden: Mapping[str, str], parameters: Parameters) -> dict[str, str]:
+    known = orjson.loads(parameters.schema)["properties"]
+    return {name: source for name, source in hidden.items() if name in known}
 
 
 def _weigh(options: dict[str, Any], hints: Mapping[str, Any], trusted: bool) -> None:

@@ -148,7 +148,7 @@ class McpSource:
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + self._server.connect_timeout) as limit:
                 async with connection.open(), anyio.create_task_group() as watching:
-                    self._take(await connection.tools(), changed)
+                    await self._take(await connection.tools(), changed)
                     limit.deadline = math.inf
                     self._since = anyio.current_time()
                     self._move(_State.UP, connection)
@@ -172,15 +172,17 @@ class McpSource:
             await anyio.sleep(_COALESCE)
             connection.stale.clear()
             try:
-                self._take(await connection.tools(), changed)
+                await self._take(await connection.tools(), changed)
             except Exception as error:  # the connection may still carry calls
                 line = "%s: its list of tools cannot be read again, and the old one stays: %s"
                 logger.warning(line, self.name, connection.explain(error))
 
-    def _take(self, listed: list[dict[str, Any]], changed: Changed) -> None:
+    async def _take(self, listed: list[dict[str, Any]], changed: Changed) -> None:
+        """In a thread: schemas take time to compile, and sessions may be going on."""
         if listed == self._listed:
             return
-        self._listed, self._tools = listed, tools_of(self._server, listed, self._call)
+        self._tools = await anyio.to_thread.run_sync(tools_of, self._server, listed, self._call)
+        self._listed = listed
         if self._state is not _State.CONNECTING:
             changed(self._tools)
 

@@ -17,6 +17,7 @@ The first three take any status that the tool's author has listed.
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from typing import Final
 import orjson
 
 from ...errors import ToolBusy, ToolError, ToolUnavailable
-from ..encode import TooLarge
+from ..encode import TooLarge, decode
 from .declaration import HttpTool
 
 __all__ = ["Again", "Answer", "Failed", "result_of"]
@@ -95,8 +96,8 @@ def _value(answer: Answer, tool: HttpTool) -> object:
     if media == "text/plain":
         return text
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return decode(text)
+    except json.JSONDecodeError as error:
         raise _unreadable(tool, f"it is not valid JSON, at byte {error.pos}") from None
 
 

@@ -23,7 +23,7 @@ import httpx2
 import stamina
 
 from ...errors import ToolError, ToolTimeout, ToolUnavailable
-from ..tool import CallContext
+from ..call import CallContext, session_of
 from .answer import Again, Answer, Failed, result_of
 from .connections import Connections
 from .declaration import HttpTool
@@ -68,11 +68,11 @@ class Client:
             attempts=tool.attempts, timeout=None, wait_initial=0.1, wait_max=_LONGEST_PAUSE, wait_jitter=0.2
         )
         try:
-            return await repeated(partial(_wait, deadline), self._attempt, tool, request)
+            return await repeated(partial(_wait, deadline), self._attempt, tool, request, session_of(context))
         except Failed as failed:
             raise failed.error from None
 
-    async def _attempt(self, tool: HttpTool, request: Prepared) -> object:
+    async def _attempt(self, tool: HttpTool, request: Prepared, session: str) -> object:
         began = time.monotonic()
         try:
             return result_of(await self._followed(tool, request), tool)
@@ -80,7 +80,8 @@ class Client:
             failed.seconds = time.monotonic() - began
             # A plain error is an answer, such as "no such order"; all others say that something is wrong.
             level = logging.INFO if type(failed.error) is ToolError else logging.WARNING
-            logger.log(level, "tool %s: %s %s: %s", tool.name, tool.method, tool.url.partition("?")[0], failed)
+            sent = f"{tool.method} {tool.url.partition('?')[0]}"
+            logger.log(level, "tool %s: %s: %s, in session %s", tool.name, sent, failed, session)
             raise
 
     async def _followed(self, tool: HttpTool, request: Prepared) -> Answer:
@@ -141,7 +142,8 @@ def _on_the_wire(tool: HttpTool, request: Prepared) -> httpcore2.Request:
     url = httpx2.URL(request.url)
     headers = dict(request.headers)
     if tool.signing_key_env and urlsplit(request.url)[:2] == urlsplit(tool.url)[:2]:
-        headers |= signed(os.environ.get(tool.signing_key_env, "").strip(), int(time.time()), request.body or b"")
+        key, target = os.environ.get(tool.signing_key_env, "").strip(), url.raw_path.decode()
+        headers |= signed(key, int(time.time()), request.method, target, request.body or b"")
     if request.body is not None:
         headers["content-length"] = str(len(request.body))
     fields = [(name.encode(), value.encode(errors="surrogateescape")) for name, value in headers.items()]

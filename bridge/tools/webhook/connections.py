@@ -44,8 +44,9 @@ class Connections:
 
         `listed`: hosts that may be on any address, see `Guard`. Raises `Forbidden` and the exceptions of httpcore2.
         """
-        idle = self._idle[str(request.url.origin), listed]
-        connection = await _taken(idle) or self._made(request.url.origin, listed)
+        key = str(request.url.origin), listed
+        await self._swept()
+        connection = await self._taken(key) or self._made(request.url.origin, listed)
         try:
             answer = await connection.handle_async_request(request)
             try:
@@ -54,23 +55,29 @@ class Connections:
                 await answer.aclose()
         finally:
             if connection.is_idle() and not connection.is_closed():
-                idle.append(connection)
+                self._idle[key].append(connection)
             else:
                 await connection.aclose()
+
+    async def _swept(self) -> None:
+        """Close those that have been idle for too long, also to hosts that nobody may ever ask for anything again."""
+        for idle in list(self._idle.values()):
+            while idle and idle[0].has_expired():
+                await idle.popleft().aclose()
+        for key in [key for key, idle in self._idle.items() if not idle]:
+            del self._idle[key]
+
+    async def _taken(self, key: _Key) -> httpcore2.AsyncHTTPConnection | None:
+        """The one that was used last. Those that the server has closed meanwhile are closed here, too."""
+        idle = self._idle[key]
+        while idle:
+            connection = idle.pop()
+            if not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return None
 
     def _made(self, origin: httpcore2.Origin, listed: frozenset[str]) -> httpcore2.AsyncHTTPConnection:
         return httpcore2.AsyncHTTPConnection(
             origin, ssl_context=self._tls, keepalive_expiry=_IDLE, network_backend=Guard(listed)
         )
-
-
-async def _taken(idle: deque[httpcore2.AsyncHTTPConnection]) -> httpcore2.AsyncHTTPConnection | None:
-    """The one that was used last. Those that have been idle for too long, or closed by the server, are closed."""
-    while idle and idle[0].has_expired():
-        await idle.popleft().aclose()
-    while idle:
-        connection = idle.pop()
-        if not connection.has_expired():
-            return connection
-        await connection.aclose()
-    return None

@@ -36,11 +36,12 @@ from pydantic import (
 )
 
 from ...errors import ConfigError
+from ..declared import Declared
 from ..policy import Approval, Dedupe, Example, Rate
-from ..tool import Effect, OnInterrupt
+from ..tool import TOOL_NAME, Effect, OnInterrupt
 from .addresses import is_listed, is_public, literal
 
-__all__ = ["PLACEHOLDER", "HttpTool", "Parameter", "Place"]
+__all__ = ["PLACEHOLDER", "HttpTable", "HttpTool", "Parameter", "Place"]
 
 Place = Literal["path", "query", "header", "body", "form"]
 """Where an argument travels: `body` is a field of a JSON object, `form` one of a form."""
@@ -152,10 +153,8 @@ class Parameter(BaseModel):
         return self
 
 
-class HttpTool(BaseModel):
-    """An HTTP endpoint that is a tool. Raises `pydantic.ValidationError` with all that is wrong."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+class HttpTool(Declared):
+    """An HTTP endpoint that is a tool. Raises `ConfigError`."""
 
     name: str
     """What models call it: 1 to 64 of `A-Z a-z 0-9 _ -`."""
@@ -166,11 +165,11 @@ class HttpTool(BaseModel):
     url: str
     """The endpoint's address. `{argument}` in its path is replaced by that argument, which stays one step of the
     path whatever it holds."""
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = Field(default_factory=dict)
     """The arguments, by name."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default_factory=dict)
     """Headers that are always sent. Secrets do not stand here."""
-    headers_env: dict[str, VariableName] = {}
+    headers_env: dict[str, VariableName] = Field(default_factory=dict)
     """Headers whose whole value comes from an environment variable: `{ Authorization = "SHOP_AUTHORIZATION" }`."""
     signing_key_env: VariableName | None = None
     """Environment variable with the secret that signs each request, so that the endpoint can tell that it is ours."""
@@ -235,7 +234,7 @@ class HttpTool(BaseModel):
     dedupe: _Dedupe | None = None
     """Calls with the same arguments within so many seconds get the first success again: a number, or a table with
     `seconds`, `scope` (`session` or `process`) and `fields`."""
-    hidden: dict[str, str] = {}
+    hidden: dict[str, str] = Field(default_factory=dict)
     """Parameters that models neither see nor set, and where each one's value comes from: a key of the session's
     metadata, or `session_id`, `call_id` or `tool`."""
     log_arguments: tuple[str, ...] = ()
@@ -290,6 +289,12 @@ class HttpTool(BaseModel):
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+
+class HttpTable(HttpTool):
+    """The same, as a table of the settings."""
+
+    is_table = True
 
 
 # -------------------------------------------------------------------------------------------------- what cannot work
@@ -368,6 +373,8 @@ def _fit(value: str) -> bool:
 
 
 def _rest(tool: HttpTool) -> Iterator[str]:
+    if not TOOL_NAME.fullmatch(tool.name):
+        yield "name must be 1 to 64 of A-Z a-z 0-9 _ -"
     if tool.result and not tool.result.startswith("/"):
         yield "result must be a JSON pointer, such as /data/price"
     if tool.retries and not tool.repeatable:

@@ -79,5 +79,5 @@ def _tool(declared: HttpTool, invoke: Any) -> Tool:
     policy: dict[str, Any] = {name: getattr(declared, name) for name in _POLICY}
     policy = {name: value for name, value in policy.items() if value is not None} | {"effect": declared.acts}
     source = f"{declared.method} {declared.url.partition('?')[0]}"
-    parameters = accept(declared.schema_, name=declared.name)
+    parameters = accept(declared.schema_, name=declared.name, own=True)
     return make_tool(declared.name, declared.description, parameters, invoke, source=source, **policy)

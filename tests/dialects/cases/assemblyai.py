@@ -163,7 +163,7 @@ SERVER: Means = {
     "a call without an id": ({"type": "tool.call", "name": "a"}, (Malformed("tool.call without a call_id"),)),
     "a call with an empty id": (_call(call_id=""), (Malformed("tool.call without a call_id"),)),
     "a call with a number for an id": (_call(call_id=7), (Malformed("tool.call without a call_id"),)),
-    "a call without a name": (_call(name=""), (Malformed("tool.call without a name"),)),
+    "a call without a name": (_call(name=None), (ToolCalled(ToolCall("c1", "")),)),
     "the session fails": (
         {"type": "session.error", "code": "unauthorized", "message": "no", "param": "p"},
         (ProviderFailed("unauthorized", "no", True, "p", Failure.CREDENTIALS),),

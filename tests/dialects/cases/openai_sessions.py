@@ -105,8 +105,12 @@ SERVER: Means = {
         (ApprovalWanted(ToolCall("r1", ".refund", "{}")),),
     ),
     "an approval waits that does not say of what": (
-        _waits({"type": "mcp_approval_request", "request_id": "r1"}),
-        (Malformed("a required approval without its id or its tool"),),
+        _waits(_approval(name=None, arguments=None, message="May it pay back 5?")),
+        (ApprovalWanted(ToolCall("r1", "shop.(not named)", '{"message":"May it pay back 5?"}')),),
+    ),
+    "an approval waits that cannot be answered": (
+        _waits({"type": "mcp_approval_request", "request": {"server_label": "shop"}}),
+        (Malformed("a required approval without its id"),),
     ),
     "something waits that only the host can give": (
         _waits({"type": "environment_connection", "environment_id": "e"}),

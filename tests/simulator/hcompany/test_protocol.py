@@ -469,6 +469,15 @@ async def test_a_creation_that_is_repeated_with_its_key_makes_no_second_session(
         assert (await client.create())["id"] != first["id"]
 
 
+async def test_a_key_of_a_creation_that_is_too_long_is_refused() -> None:
+    async with Simulator() as sim, raw(sim) as client:
+        client.http.headers["idempotency-key"] = "k" * 256
+        answer = await client.http.post("sessions", json={"agent": AGENT})
+        assert (answer.status_code, sim.sessions) == (422, {})
+        client.http.headers["idempotency-key"] = "k" * 255
+        assert (await client.create())["id"]
+
+
 async def test_over_its_capacity_a_session_is_queued_or_refused() -> None:
     async with Simulator(Scenario((ONE,)), rules=Rules(capacity=1)) as sim, raw(sim) as client:
         first = await client.create()

@@ -14,6 +14,7 @@ import pytest
 
 from bridge.simulator.openai_sessions import (
     Ask,
+    AskApproval,
     AwaitResults,
     Call,
     Cancel,
@@ -29,6 +30,7 @@ from bridge.simulator.openai_sessions import (
     Say,
     Scenario,
     Simulator,
+    Step,
     Tell,
     Verdict,
     Wait,
@@ -216,11 +218,66 @@ async def test_a_post_beyond_the_limits_is_refused(limit: dict[str, int]) -> Non
         assert sim.ledger.posts == []
 
 
+# ------------------------------------------------------------------------------------------------ approvals
+
+KIND = "agent.session.input.mcp_approval_request_result"
+
+
+def decision(request_id: str, decided: str = "approve") -> dict[str, Any]:
+    return {"type": KIND, "request_id": request_id, "response": {"type": "mcp_tool_call", "decision": decided}}
+
+
+@asynccontextmanager
+async def asking(*steps: Step) -> AsyncIterator[tuple[Simulator, Wire, str]]:
+    """A session that waits for an approval; its id."""
+    scenario = Scenario(((AskApproval("shop", "refund", {"amount": 5}), *steps),))
+    async with Simulator(scenario) as sim, session_at(sim) as session:
+        assert await session.status_after(MESSAGE) == 202
+        ledger = await sim.until(lambda ledger: bool(ledger.approvals))
+        yield sim, session, ledger.approvals[0].request_id
+
+
 async def test_an_answer_to_an_approval_that_nobody_asked_for_is_refused() -> None:
     async with Simulator() as sim, session_at(sim) as session:
-        kind = "agent.session.input.mcp_approval_request_result"
-        approval = {"type": kind, "request_id": "r", "response": {"type": "mcp_tool_call", "decision": "approve"}}
-        assert await session.status_after(approval) == 400
+        browser = {"type": KIND.replace("mcp_", "computer_use_"), "request_id": "r", "response": {}}
+        assert [await session.status_after(each) for each in (decision("r"), browser)] == [400, 400]
+
+
+@pytest.mark.parametrize("decided", ["approve", "deny", "cancel"])
+async def test_the_turn_waits_until_its_approvals_are_decided(decided: str) -> None:
+    async with asking(Tell()) as (sim, session, request_id):
+        read = await session.read()
+        assert read["status"] == "requires_action"
+        asked = {"type": "mcp_tool_call", "server_label": "shop", "name": "refund", "message": ""}
+        about = {"request_id": request_id, "turn_id": "turn_1", "request": {**asked, "arguments": {"amount": 5}}}
+        assert read["required_actions"] == [{"type": "mcp_approval_request", **about}]
+        assert await session.status_after(decision(request_id, decided)) == 202
+        ledger = await sim.turn_over()
+        assert (ledger.turns, ledger.approvals[0].decision) == ({"turn_1": "completed"}, decided)
+        items = (await session.http.get(f"{session.path}/items")).json()["data"]
+        assert [item["type"] for item in items].count("mcp_call") == (decided == "approve")
+
+
+async def test_a_second_decision_is_taken_only_if_it_is_the_same() -> None:
+    async with asking() as (sim, session, request_id):
+        assert await session.status_after(decision(request_id)) == 202
+        await sim.turn_over()
+        assert await session.status_after(decision(request_id)) == 202
+        assert await session.status_after(decision(request_id, "deny")) == 409
+        assert sim.ledger.approvals[0].decision == "approve"
+
+
+async def test_a_decision_is_refused_once_its_turn_has_ended() -> None:
+    async with asking(Cancel()) as (sim, session, request_id):
+        await sim.turn_over()
+        assert await session.status_after(decision(request_id)) == 409
+        assert sim.ledger.approvals[0].fate is Fate.ABANDONED
+
+
+@pytest.mark.parametrize("response", [{}, {"type": "mcp_tool_call", "decision": "maybe"}, {"decision": "approve"}])
+async def test_a_decision_that_is_none_is_refused(response: dict[str, Any]) -> None:
+    async with asking() as (_, session, request_id):
+        assert await session.status_after({**decision(request_id), "response": response}) == 400
 
 
 # ------------------------------------------------------------------------------------------------ time

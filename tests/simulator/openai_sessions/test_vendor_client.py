@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from bridge.simulator.openai_sessions import (
     Ask,
+    AskApproval,
     AwaitResults,
     Call,
     Cut,
@@ -363,6 +364,31 @@ async def test_every_event_item_turn_and_session_fits_the_vendors_types() -> Non
     assert [turn.status for turn in turns] == ["failed", "completed"]
     type(session).model_validate(session.to_dict(warnings=False))
     assert all(event.obfuscation for event in seen)
+
+
+async def test_the_vendors_client_is_asked_for_an_approval_and_gives_it() -> None:
+    def talk() -> list[Any]:
+        asked = []
+        with client_of(sim) as sessions:
+            session = opened(sessions)
+            with sessions.stream(session.id, input="Pay it back.") as stream:
+                for event in stream:
+                    EVENT.validate_python(event.to_dict(warnings=False))
+                    for action in getattr(getattr(event, "session", None), "required_actions", None) or ():
+                        asked.append(action)
+                        response = {"type": "mcp_tool_call", "decision": "approve"}
+                        kind = "agent.session.input.mcp_approval_request_result"
+                        answer = {"type": kind, "request_id": action.request_id, "response": response}
+                        sessions.events.create(session.id, events=[answer])
+            items = list(sessions.items.list(session.id))
+            assert "mcp_call" in {ITEM.validate_python(item.to_dict(warnings=False)).type for item in items}
+        return asked
+
+    steps = (AskApproval("shop", "refund", {"amount": 5}), AwaitResults(), AskApproval("shop", None, message="May it?"))
+    async with Simulator(Scenario((steps,))) as sim:
+        asked = await off_loop(talk)
+        assert [action.request.name for action in asked] == ["refund", None]
+        assert [each.decision for each in sim.ledger.approvals] == ["approve", "approve"]
 
 
 async def test_padding_is_left_out_on_request() -> None:

@@ -6,7 +6,8 @@ Its argument says how it behaves:
 * `silent`: never answers; `dies`: ends at once; `noisy`: also writes what is no message;
 * `deaf FILE`: answers until the file exists, and then nothing any more; a second one, started later, answers;
 * `confused`: agrees on a protocol in a way that none allows;
-* `endless`: has a list of tools without an end.
+* `endless`: has a list of tools without an end;
+* `sloppy`: has tools in its list that are none.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def listed(params: dict[str, Any]) -> dict[str, Any]:
     if behaviour == "endless":
         page = int(params.get("cursor", "0"))
         return {"tools": [definition(f"tool_{page}")], "nextCursor": str(page + 1)}
+    if behaviour == "sloppy":
+        icon = {**definition("icon"), "icons": [{"mimeType": "a secret"}]}
+        return {"tools": [{"name": "bare"}, definition("echo"), icon, "a secret", definition("pid")]}
     half = len(names) // 2
     if "cursor" not in params:
         return {"tools": [definition(name) for name in names[:half]], "nextCursor": "rest"}

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from ..errors import JournalError
-from ..journal import Journal
-from ..journal.mailbox import Kind, Mailbox, Open, State, WithMailbox
+from . import Journal
+from .mailbox import Kind, Mailbox, Open, State, WithMailbox
 
 __all__ = ["Line", "line_of"]
 
-logger = logging.getLogger("bridge.attach")
+logger = logging.getLogger("bridge.journal")
 
 
 def line_of(journal: Journal | None, owner: str) -> Line | None:
@@ -34,6 +34,7 @@ class Line:
     def __init__(self, mailbox: Mailbox, owner: str) -> None:
         self._mailbox = mailbox
         self._owner = owner
+        self._leaving: set[asyncio.Task[None]] = set()
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
         self._first: dict[str, str] = {}
@@ -42,13 +43,36 @@ class Line:
     @asynccontextmanager
     async def turn(self, session: str) -> AsyncIterator[None]:
         """Wait until it is our turn to serve this session, which it stays while the block runs."""
-        mine = Open(Kind.SESSION, f"{session} {secrets.token_hex(8)}", session, self._owner)
-        try:
+        async with self._place(session) as mine:
             await self._until_first(mine)
             yield
+
+    @asynccontextmanager
+    async def kept(self, session: str) -> AsyncIterator[None]:
+        """We have made this session, and serve it already: while the block runs, whoever comes stands behind us."""
+        async with self._place(session) as mine:
+            standing = asyncio.create_task(self._until_first(mine))
+            try:
+                yield
+            finally:
+                standing.cancel()
+                await asyncio.wait((standing,))
+
+    @asynccontextmanager
+    async def _place(self, session: str) -> AsyncIterator[Open]:
+        mine = Open(Kind.SESSION, f"{session} {secrets.token_hex(8)}", session, self._owner)
+        try:
+            yield mine
         finally:
-            with suppress(JournalError):  # then the others wait for the end of our lease
-                await self._mailbox.close(mine, State.CLOSED)
+            # Whoever is cancelled, by a scope again and again, must not stay in line: nobody would get past it.
+            leaving = asyncio.create_task(self._leave(mine))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+            await asyncio.shield(leaving)
+
+    async def _leave(self, mine: Open) -> None:
+        with suppress(JournalError):  # then the others wait for the end of our lease
+            await self._mailbox.close(mine, State.CLOSED)
 
     async def _until_first(self, mine: Open) -> None:
         told = False
