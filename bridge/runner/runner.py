@@ -97,9 +97,11 @@ class Runner:
         """The outcome of a call, wherever it runs: like `complete`, or `fail` where there is an `error`.
 
         With a journal the outcome is durable once this returns, also for a call whose process has died and that waits
-        on, and the same again is recognised in any later life. Of two that come to two processes at once one stands.
+        on (only for one that runs here may that come later, if the journal is out of order), and the same again is
+        recognised in any later life. Of two that come to two processes at once one stands.
         `ACCEPTED` for a call of another process: it will be told there unless the call ends in this moment. Raises
-        `Unencodable`, `TooLarge`, and `JournalError` where nobody can say now whose call it is; then try again.
+        `Unencodable`, `TooLarge`, and `JournalError` where nobody can say now whose call it is, or keep the outcome;
+        then try again.
         """
         parking = self._process.parking
         if self.waits is None:

@@ -168,7 +168,7 @@ class Waits:
 
     async def settle(self, ticket: str, answer: Answer) -> Completion:
         """An outcome, where no other process can have the call: it is durable before it is told. Raises `JournalError`
-        where nobody can say now whose it is.
+        where nobody can say now whose it is, or where nothing but the journal could keep it.
         """
         known = self._parking.heard(ticket, answer)
         if known is not None and known.verdict is not Verdict.EXPIRED:
@@ -184,7 +184,7 @@ class Waits:
             if recorded.verdict in (Verdict.CONFLICT, Verdict.EXPIRED):
                 return recorded
         except JournalError:
-            if not here:
+            if not here or ticket in self:
                 raise
         return self._parking.give(ticket, answer)
 

@@ -321,13 +321,27 @@ async def test_an_outcome_that_cannot_be_written_is_written_once_the_journal_wor
     await left(journal)
     await runner.recover(TOOLS, dead=everybody)
     journal.failing = "conclude"
-    assert (await runner.settle(TICKET, {"frames": 90})).verdict is Verdict.ACCEPTED
+    assert runner.complete(TICKET, {"frames": 90}).verdict is Verdict.ACCEPTED
 
     async def complained() -> bool:
         return "what came of it is not in the journal yet, and waits: the disk is full" in caplog.text
 
     await until(complained)
     journal.failing = ""
+    assert (await orphaned(journal)).outcome == "ok"
+
+
+async def test_an_outcome_that_nothing_could_keep_is_not_accepted_and_may_be_sent_again(
+    broken: tuple[Broken, Runner],
+) -> None:
+    journal, runner = broken
+    await left(journal)
+    await runner.recover(TOOLS, dead=everybody)
+    journal.failing = "conclude"
+    with pytest.raises(JournalError):
+        await runner.settle(TICKET, {"frames": 90})
+    journal.failing = ""
+    assert (await runner.settle(TICKET, {"frames": 90})).verdict is Verdict.ACCEPTED
     assert (await orphaned(journal)).outcome == "ok"
 
 
