@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -106,7 +105,7 @@ class Pipe:
         self._pings = 0
         self._barrier: _Point | None = None
         """What the provider has said before this has yet to be read, before results are released again."""
-        self._receipts: deque[tuple[_Point, Callable[[], None]]] = deque()
+        self._receipts: list[tuple[_Point, Callable[[], None]]] = []
         self._way_back = way_back
         self._lifeline: Lifeline | None = None
         """There is one from the first loss of the provider on."""
@@ -351,7 +350,7 @@ class Pipe:
     def _reached(self, number: int) -> None:
         """All has been exchanged up to this ping."""
         while self._receipts and self._receipts[0][0].number <= number:
-            self._receipts.popleft()[1]()
+            self._receipts.pop(0)[1]()
         if self._barrier is not None and self._barrier.number <= number:
             self._barrier = None
             self.session.here(ReadingResumed())

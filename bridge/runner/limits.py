@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self._free = number
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[asyncio.Future[None]] = []  # an empty deque is ten times as large, in every session
 
     def take(self) -> bool:
         if not self._free:
@@ -59,7 +58,7 @@ class Slots:
     def give(self) -> None:
         """Give a place back: to the next in the queue, if there is one."""
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn = self._waiting.pop(0)
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -81,15 +80,17 @@ class LoopBreaker:
 
     def __init__(self, repeat_limit: int, calls_per_minute: int) -> None:
         self._repeat_limit = repeat_limit
-        self._times: deque[float] = deque(maxlen=calls_per_minute)
+        self._most = calls_per_minute
+        self._times: list[float] = []
+        """Of the latest calls, oldest first; not more than `most`."""
         self._latest: tuple[str, str] = ("", "")
         self._in_a_row = 0
 
     def count(self, call: ToolCall, now: float) -> None:
         """Raises `Looping` if this call is one too many."""
         calm = not self._times or now - self._times[-1] >= _MINUTE
-        crowded = len(self._times) == self._times.maxlen and now - self._times[0] < _MINUTE
-        self._times.append(now)
+        crowded = len(self._times) == self._most and now - self._times[0] < _MINUTE
+        self._times = [*self._times, now][-self._most :]
         this = (call.name, call.arguments)
         self._in_a_row = self._in_a_row + 1 if not calm and _same(this, self._latest) else 1
         self._latest = this
