@@ -126,13 +126,13 @@ async def test_a_call_made_while_no_worker_runs_waits_for_one(place: Path, line:
 async def test_a_job_whose_worker_dies_is_not_run_again(place: Path, line: ModuleType) -> None:
     async with answering(line) as calls:
         async with worker(place / "log") as first:
-            waiting = asyncio.ensure_future(called(calls, line, "hang", "c1"))
-            await until(lambda: (place / "done").exists())
+            waiting, done = asyncio.ensure_future(called(calls, line, "hang", "c1")), place / "done"
+            await until(lambda: done.exists() and done.read_text() == "hang\n")
             first.kill()
         async with worker(place / "log"):
             assert json.loads((await called(calls, line, "plain", "c2", text="next")).result.output) == "NEXT"
             finished = await waiting
-        assert (finished.outcome, (place / "done").read_text()) == (Outcome.TIMEOUT, "hang\n")
+        assert (finished.outcome, done.read_text()) == (Outcome.TIMEOUT, "hang\n")
 
 
 async def test_a_queue_that_cannot_be_reached_is_said_and_nothing_waits(place: Path, line: ModuleType) -> None:
